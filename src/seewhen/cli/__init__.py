@@ -1,0 +1,62 @@
+"""The command line: `seewhen COMMAND`.
+
+One file per command, each with a `register(app)` function. Command modules import nothing heavy at
+the top (no torch, no transformers), so that `seewhen --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Annotated
+
+import typer
+
+from seewhen.errors import SeewhenError
+
+# In the order in which `seewhen --help` shows them.
+COMMANDS = ("methods", "doctor")
+
+app = typer.Typer(
+    name="seewhen",
+    help="See only when needed: fewer hallucinations from vision-language models, without training.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_debug = False
+
+
+def _version(show: bool) -> None:
+    if show:
+        from importlib.metadata import version
+
+        typer.echo(f"seewhen {version('seewhen')}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    global _debug
+    _debug = debug
+
+
+for _name in COMMANDS:
+    importlib.import_module(f"seewhen.cli.{_name}").register(app)
+
+
+def main() -> None:
+    """Entry point: an error we raised on purpose is one line on stderr and exit code 2."""
+    try:
+        app()
+    except SeewhenError as error:
+        if _debug:
+            raise
+        sys.stderr.write(f"error: {error}\n")
+        raise SystemExit(2) from None

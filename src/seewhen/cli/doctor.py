@@ -1,0 +1,9 @@
+"""`seewhen doctor`: what this machine and a given model can do."""
+
+from __future__ import annotations
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
