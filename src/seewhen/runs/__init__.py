@@ -1,0 +1,1 @@
+"""Benchmark runs: store and resume, engines, statistics, published values, reports, sweeps."""
