@@ -1,0 +1,475 @@
+"""Qwen-VL and Qwen-VL-Chat (v1) for transformers 5.x: ViT, resampler to 256 queries, Qwen2 language model.
+
+The language model is the stock `Qwen2Model` with one attention subclass. It differs from Qwen2 only beyond
+the training length `seq_length` (2,048 tokens):
+
+* dynamic NTK: the rotary base grows with the length of the *prompt* and then stays for the whole answer,
+  because the cached keys are already rotated. The factor therefore travels with the cache, one per row;
+* log-n scaling: the query at position i (from 1) is multiplied by log(i) / log(seq_length).
+
+Both are computed from `position_ids`, so left padding changes nothing, and both are plain tensor
+arithmetic, so decoding compiles to one graph. The rotary tables reach the attention as a keyword argument.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import GenerationMixin, PreTrainedModel, Qwen2Model
+from transformers import initialization as init
+from transformers.cache_utils import Cache
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPast,
+    BaseModelOutputWithPooling,
+    CausalLMOutputWithPast,
+)
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.qwen2.modeling_qwen2 import Qwen2Attention, eager_attention_forward, rotate_half
+from transformers.utils.generic import can_return_tuple
+
+from seewhen.errors import InvalidInput
+from seewhen.models.qwen_vl.configuration import QwenVLConfig, QwenVLTextConfig, QwenVLVisionConfig
+from seewhen.models.qwen_vl.conversion import register_conversion
+
+# cosine, sine (both float32, [rows, length, head]) and the log-n factor of the queries ([rows, length, 1])
+Rotary = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+# --- language model ------------------------------------------------------------------------------------
+
+
+def ntk_factor(length: torch.Tensor, seq_length: int) -> torch.Tensor:
+    """1 up to the training length, 3 up to twice it, 7 up to four times it, ... (integer arithmetic)."""
+    limits = seq_length * 2 ** torch.arange(16, device=length.device)
+    doublings = (length.unsqueeze(-1) > limits).sum(-1)
+    return (2 ** (doublings + 1) - 1).float()
+
+
+def log_n_factor(position_ids: torch.Tensor, seq_length: int) -> torch.Tensor:
+    return (position_ids + 1).clamp(min=seq_length).float().log() / math.log(seq_length)
+
+
+class QwenVLAttention(Qwen2Attention):
+    """Qwen2 attention whose rotary tables carry the two long-context rules."""
+
+    def forward(  # type: ignore[override]
+        self,
+        hidden_states: torch.Tensor,
+        rotary: Rotary,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        position_embeddings: Any = None,  # the stock tables: right only up to the training length, unused
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        rows = hidden_states.shape[:-1]
+        query, key, value = (
+            project(hidden_states).view(*rows, -1, self.head_dim).transpose(1, 2)
+            for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        cosine, sine, scale = (table.unsqueeze(1) for table in rotary)
+        # The tables are float32, so half-precision queries and keys are rotated in float32, as published.
+        query = (query * cosine + rotate_half(query) * sine).to(value.dtype) * scale.to(value.dtype)
+        key = (key * cosine + rotate_half(key) * sine).to(value.dtype)
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value, self.layer_idx)
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        output, weights = attend(
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=self.attention_dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        return self.o_proj(output.reshape(*rows, -1).contiguous()), weights
+
+
+class QwenVLTextModel(Qwen2Model):
+    config: QwenVLTextConfig
+
+    def __init__(self, config: QwenVLTextConfig) -> None:
+        super().__init__(config)
+        for index, layer in enumerate(self.layers):
+            layer.self_attn = QwenVLAttention(config, index)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        if inputs_embeds is None:
+            if input_ids is None:
+                raise InvalidInput("The language model needs input_ids or inputs_embeds.")
+            inputs_embeds = self.embed_tokens(input_ids)
+        if position_ids is None:
+            past = past_key_values.get_seq_length() if past_key_values is not None else 0
+            position_ids = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device)[None] + past
+        factor = self._ntk_factor(position_ids, past_key_values)
+        outputs = super().forward(
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            rotary=self._rotary(position_ids, factor),
+            **kwargs,
+        )
+        if past_key_values is None and outputs.past_key_values is not None:
+            outputs.past_key_values.ntk_factor = factor
+        return outputs
+
+    def _ntk_factor(self, position_ids: torch.Tensor, cache: Cache | None) -> torch.Tensor:
+        """[rows, 1]: fixed by the call that contains position 0 (the prompt), remembered by the cache."""
+        fresh = ntk_factor(position_ids.amax(-1, keepdim=True) + 1, self.config.seq_length)
+        if not self.config.use_dynamic_ntk or self.training:
+            fresh = torch.ones_like(fresh)
+        if cache is None:
+            return fresh
+        stored = getattr(cache, "ntk_factor", None)
+        if stored is None:
+            # Static like the key cache itself, so that CUDA graphs may update it in place.
+            if not torch.compiler.is_compiling():
+                torch._dynamo.mark_static_address(fresh)
+            cache.ntk_factor = fresh
+            return fresh
+        if stored.shape != fresh.shape:  # rows were repeated after the prompt, as the cache's own helper does
+            stored = stored.repeat_interleave(fresh.shape[0] // stored.shape[0], dim=0)
+            cache.ntk_factor = stored
+        is_prompt = (position_ids == 0).any(-1, keepdim=True)
+        stored.copy_(torch.where(is_prompt, fresh, stored))
+        return stored
+
+    def _rotary(self, position_ids: torch.Tensor, factor: torch.Tensor) -> Rotary:
+        head_dim = self.config.hidden_size // self.config.num_attention_heads
+        even = torch.arange(0, head_dim, 2, device=position_ids.device).float()
+        # base * factor^(d / (d - 2)), raised to -2i/d, separates into the usual frequency and factor^(-2i / (d - 2))
+        frequency = self.config.rope_parameters["rope_theta"] ** (-even / head_dim)
+        frequency = frequency * factor.unsqueeze(-1) ** (-even / (head_dim - 2))
+        angle = position_ids.unsqueeze(-1).float() * frequency
+        angle = torch.cat((angle, angle), dim=-1)
+        if self.config.use_logn_attn and not self.training:
+            scale = log_n_factor(position_ids, self.config.seq_length)
+        else:
+            scale = torch.ones_like(position_ids, dtype=torch.float32)
+        return angle.cos(), angle.sin(), scale.unsqueeze(-1)
+
+
+# --- vision tower --------------------------------------------------------------------------------------
+
+
+def resize_grid(table: torch.Tensor, cells: int) -> torch.Tensor:
+    """Bicubic resize of a square table of position embeddings [n, width] to `cells` rows."""
+    old, new = math.isqrt(table.shape[0]), math.isqrt(cells)
+    if old == new:
+        return table
+    grid = table.float().view(1, old, old, -1).permute(0, 3, 1, 2)
+    grid = F.interpolate(grid, size=(new, new), mode="bicubic", align_corners=False)
+    return grid.permute(0, 2, 3, 1).flatten(0, 2).to(table.dtype)
+
+
+def sine_cosine_grid(width: int, side: int) -> torch.Tensor:
+    """2-D position embedding [side * side, width]: sines and cosines of the column, then of the row."""
+    frequency = 10000.0 ** (-torch.arange(width // 4, dtype=torch.float64) / (width // 4))
+    angle = torch.arange(side, dtype=torch.float64)[:, None] * frequency
+    line = torch.cat((angle.sin(), angle.cos()), dim=1)
+    columns, rows = line.repeat(side, 1), line.repeat_interleave(side, dim=0)
+    return torch.cat((columns, rows), dim=1).float()
+
+
+class VisionAttention(nn.Module):
+    """Multi-head attention through the attention interface; the heads are given as [batch, length, heads, d]."""
+
+    is_causal = False
+    num_key_value_groups = 1
+
+    def __init__(self, config: QwenVLVisionConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        interface = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        query, key, value = (heads.transpose(1, 2) for heads in (query, key, value))
+        output, _ = interface(self, query, key, value, None, scaling=query.shape[-1] ** -0.5, is_causal=False)
+        return output.flatten(2)
+
+
+class VisionSelfAttention(VisionAttention):
+    def __init__(self, config: QwenVLVisionConfig) -> None:
+        super().__init__(config)
+        self.in_proj = nn.Linear(config.width, 3 * config.width)
+        self.out_proj = nn.Linear(config.width, config.width)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        # The published projection holds query, key and value of one head next to each other.
+        heads = self.in_proj(hidden).unflatten(-1, (self.config.heads, -1))
+        return self.out_proj(self.attend(*heads.chunk(3, dim=-1)))
+
+
+class ResamplerAttention(VisionAttention):
+    def __init__(self, config: QwenVLVisionConfig) -> None:
+        super().__init__(config)
+        self.heads = config.output_dim // config.resampler_head_dim
+        self.q_proj = nn.Linear(config.output_dim, config.output_dim)
+        self.k_proj = nn.Linear(config.output_dim, config.output_dim)
+        self.v_proj = nn.Linear(config.output_dim, config.output_dim)
+        self.out_proj = nn.Linear(config.output_dim, config.output_dim)
+
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        pairs = ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
+        return self.out_proj(self.attend(*(project(x).unflatten(-1, (self.heads, -1)) for project, x in pairs)))
+
+
+class VisionBlock(nn.Module):
+    def __init__(self, config: QwenVLVisionConfig) -> None:
+        super().__init__()
+        inner = int(config.width * config.mlp_ratio)
+        self.ln_1 = nn.LayerNorm(config.width, eps=config.layer_norm_eps)
+        self.ln_2 = nn.LayerNorm(config.width, eps=config.layer_norm_eps)
+        self.attn = VisionSelfAttention(config)
+        self.mlp = nn.ModuleDict(
+            {"c_fc": nn.Linear(config.width, inner), "c_proj": nn.Linear(inner, config.width)}
+        )
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        hidden = hidden + self.attn(self.ln_1(hidden))
+        return hidden + self.mlp["c_proj"](F.gelu(self.mlp["c_fc"](self.ln_2(hidden))))
+
+
+class Resampler(nn.Module):
+    """One cross-attention layer from learned queries to the patches, both with 2-D position embeddings."""
+
+    def __init__(self, config: QwenVLVisionConfig) -> None:
+        super().__init__()
+        self.pos_embed = nn.Parameter(torch.empty(config.n_queries, config.output_dim), requires_grad=False)
+        self.query = nn.Parameter(torch.empty(config.n_queries, config.output_dim))
+        same = config.width == config.output_dim
+        self.kv_proj = nn.Identity() if same else nn.Linear(config.width, config.output_dim, bias=False)
+        self.attn = ResamplerAttention(config)
+        self.ln_q = nn.LayerNorm(config.output_dim, eps=config.layer_norm_eps)
+        self.ln_kv = nn.LayerNorm(config.output_dim, eps=config.layer_norm_eps)
+
+    def forward(self, patches: torch.Tensor) -> torch.Tensor:
+        patches = self.ln_kv(self.kv_proj(patches))
+        query = (self.ln_q(self.query) + self.pos_embed).expand(patches.shape[0], -1, -1)
+        return self.attn(query, patches + resize_grid(self.pos_embed, patches.shape[1]), patches)
+
+
+class QwenVLPreTrainedModel(PreTrainedModel):
+    config: QwenVLConfig
+    config_class = QwenVLConfig
+    base_model_prefix = "model"
+    input_modalities = ("image", "text")
+    _no_split_modules = ["Qwen2DecoderLayer", "VisionBlock", "Resampler"]  # noqa: RUF012
+    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, Resampler):
+            queries, width = module.pos_embed.shape
+            init.trunc_normal_(module.query, std=0.02)
+            init.copy_(module.pos_embed, sine_cosine_grid(width, math.isqrt(queries)))
+        elif isinstance(module, QwenVLVisionModel):
+            init.normal_(module.positional_embedding, std=module.config.width**-0.5)
+            init.normal_(module.proj, std=module.config.output_dim**-0.5)
+
+
+class QwenVLVisionModel(QwenVLPreTrainedModel):
+    """Pixels [n, 3, side, side] to `n_queries` embeddings per image, as wide as the language model."""
+
+    config: QwenVLVisionConfig
+    config_class = QwenVLVisionConfig
+    main_input_name = "pixel_values"
+    input_modalities = ("image",)
+
+    def __init__(self, config: QwenVLVisionConfig) -> None:
+        super().__init__(config)
+        self.conv1 = nn.Conv2d(3, config.width, config.patch_size, stride=config.patch_size, bias=False)
+        # 16 x 16 whatever the image size: the published model is trained at 224 pixels first, 448 later.
+        self.positional_embedding = nn.Parameter(torch.empty(256, config.width))
+        self.ln_pre = nn.LayerNorm(config.width, eps=config.layer_norm_eps)
+        self.transformer = nn.ModuleDict(
+            {"resblocks": nn.ModuleList(VisionBlock(config) for _ in range(config.layers))}
+        )
+        self.attn_pool = Resampler(config)
+        self.ln_post = nn.LayerNorm(config.output_dim, eps=config.layer_norm_eps)
+        self.proj = nn.Parameter(torch.empty(config.output_dim, config.output_dim))
+        self.post_init()
+
+    @can_return_tuple
+    def forward(self, pixel_values: torch.Tensor, **kwargs: Any) -> BaseModelOutputWithPooling:
+        pixel_values = pixel_values.to(self.conv1.weight.dtype)
+        hidden = self.conv1(pixel_values).flatten(2).transpose(1, 2)
+        hidden = self.ln_pre(hidden + resize_grid(self.positional_embedding, hidden.shape[1]))
+        for block in self.transformer["resblocks"]:
+            hidden = block(hidden)
+        pooled = self.ln_post(self.attn_pool(hidden)) @ self.proj
+        return BaseModelOutputWithPooling(last_hidden_state=hidden, pooler_output=pooled)
+
+
+# --- the two together ----------------------------------------------------------------------------------
+
+
+class QwenVLModel(QwenVLPreTrainedModel):
+    def __init__(self, config: QwenVLConfig) -> None:
+        super().__init__(config)
+        self.visual = QwenVLVisionModel(config.vision_config)
+        self.language_model = QwenVLTextModel(config.text_config)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.language_model.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.language_model.set_input_embeddings(value)
+
+    @can_return_tuple
+    def get_image_features(self, pixel_values: torch.Tensor, **kwargs: Any) -> BaseModelOutputWithPooling:
+        """`pooler_output`: one [n_queries, hidden] tensor per image, in the order of the images."""
+        outputs = self.visual(pixel_values, return_dict=True)
+        outputs.pooler_output = list(outputs.pooler_output)
+        return outputs
+
+    def image_slots(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """True between an image-open and its image-close tag, whatever the ids there (pads or path bytes)."""
+        opened = (input_ids == self.config.image_start_id).cumsum(-1)
+        closed = (input_ids == self.config.image_end_id).cumsum(-1)
+        return (opened > closed) & (input_ids != self.config.image_start_id)
+
+    def _insert_images(
+        self, input_ids: torch.Tensor | None, embeds: torch.Tensor, features: list[torch.Tensor]
+    ) -> torch.Tensor:
+        if input_ids is None:
+            raise InvalidInput(
+                "Images were given without input_ids, so their places are unknown.",
+                "Pass input_ids, or inputs_embeds that already contain the image features.",
+            )
+        slots = self.image_slots(input_ids)
+        images = torch.cat([feature.to(embeds) for feature in features])
+        if not torch.compiler.is_compiling() and (found := int(slots.sum())) != images.shape[0]:
+            size = self.config.image_seq_length
+            raise InvalidInput(
+                f"{len(features)} image(s) need {images.shape[0]} slots between the image tags, found {found}.",
+                f"Each image takes {size} pads between <img> and </img>; the processor writes them.",
+            )
+        return embeds.masked_scatter(slots.unsqueeze(-1), images)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        mm_encoder_outputs: dict[str, BaseModelOutputWithPooling] | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        if inputs_embeds is None:
+            inputs_embeds = self.get_input_embeddings()(input_ids)
+        encoded = (mm_encoder_outputs or {}).get("image")
+        if encoded is None and pixel_values is not None:
+            encoded = self.get_image_features(pixel_values, return_dict=True)
+        if encoded is not None:
+            inputs_embeds = self._insert_images(input_ids, inputs_embeds, list(encoded.pooler_output))
+        return self.language_model(
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            **kwargs,
+        )
+
+
+class QwenVLForConditionalGeneration(QwenVLPreTrainedModel, GenerationMixin):
+    def __init__(self, config: QwenVLConfig) -> None:
+        super().__init__(config)
+        self.model = QwenVLModel(config)
+        self.lm_head = nn.Linear(config.text_config.hidden_size, config.text_config.vocab_size, bias=False)
+        self.post_init()
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        loaded = super().from_pretrained(*args, **kwargs)
+        settings = (loaded[0] if isinstance(loaded, tuple) else loaded).generation_config
+        # The published chat code stops at the end of a turn by "stop words"; here these are end tokens.
+        if getattr(settings, "chat_format", None) == "chatml" and isinstance(settings.eos_token_id, int):
+            end = settings.eos_token_id
+            settings.eos_token_id = [end, end + 1, end + 2]  # <|endoftext|>, <|im_start|>, <|im_end|>
+        return loaded
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.model.set_input_embeddings(value)
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def set_output_embeddings(self, value: nn.Module) -> None:
+        self.lm_head = value
+
+    def get_image_features(self, pixel_values: torch.Tensor, **kwargs: Any) -> BaseModelOutputWithPooling:
+        return self.model.get_image_features(pixel_values, **kwargs)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        pixel_values: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        mm_encoder_outputs: dict[str, BaseModelOutputWithPooling] | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        outputs = self.model(
+            input_ids=input_ids,
+            pixel_values=pixel_values,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            mm_encoder_outputs=mm_encoder_outputs,
+            **kwargs,
+        )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(outputs.last_hidden_state[:, kept])
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits, labels, vocab_size=self.config.text_config.vocab_size, **kwargs)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+register_conversion()
