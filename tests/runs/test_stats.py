@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from seewhen.errors import InvalidInput
 from seewhen.runs.stats import (
     Tally,
-    difference,
+    differences,
     estimate,
     holm,
-    interval,
+    intervals,
     mcnemar,
     mcnemar_clustered,
     pair,
@@ -23,11 +23,19 @@ from seewhen.runs.stats import (
 
 
 def ratio(totals):
-    return 100 * totals["right"] / np.maximum(totals["asked"], 1)
+    return {"it": 100 * totals["right"] / np.maximum(totals["asked"], 1)}
 
 
 def f1(totals):
-    return 2 * totals["tp"] / np.maximum(2 * totals["tp"] + totals["fp"] + totals["fn"], 1)
+    return {"it": 2 * totals["tp"] / np.maximum(2 * totals["tp"] + totals["fp"] + totals["fn"], 1)}
+
+
+def interval(*args, **options):
+    return intervals(*args, **options)["it"]
+
+
+def difference(*args, **options):
+    return differences(*args, **options)["it"]
 
 
 def tally(right, asked=None):
@@ -189,7 +197,7 @@ def confusion(rows):
 def test_interval_contains_only_attainable_values_and_orders(rows):
     got = interval(confusion(rows), f1, replicates=200)
     assert 0 <= got.low <= got.high <= 1
-    assert got.value == pytest.approx(estimate(confusion(rows), f1))
+    assert got.value == pytest.approx(estimate(confusion(rows), f1)["it"])
 
 
 @settings(max_examples=40, deadline=None)

@@ -2,9 +2,9 @@
 
 Several questions share an image and several seeds answer the same question, so answers are not
 independent; the image is the unit that is. Everything here therefore works on *additive counts per
-image* (`Tally`) and on a metric that turns summed counts into a number: accuracy is correct / asked,
-CHAIR_i is hallucinated / mentioned, F1 is 2 tp / (2 tp + fp + fn). Resampling an image means adding its
-counts twice, so two thousand replicates are one matrix product.
+image* (`Tally`) and on a function from summed counts to metrics: accuracy is right / asked, CHAIR_i is
+hallucinated / mentioned, F1 is 2 tp / (2 tp + fp + fn). Drawing an image twice means adding its counts
+twice, so two thousand resamples are one matrix product.
 
 Seeds: the estimate is the mean over seeds of the metric of each seed, as papers print it. Because every
 sample draws from its own random stream, seeds carry no effect of their own beyond noise inside an image,
@@ -15,10 +15,10 @@ also resamples the seeds, for runs whose seeds do have an effect across images. 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from seewhen.errors import InvalidInput
 
 Array = NDArray[np.float64]
-# Summed counts by name, each an array of one shape -> the metric, an array of that shape.
-Metric = Callable[[Mapping[str, Array]], Array]
+Key = Hashable
+# Summed counts by name, each an array of one shape -> metrics by name, arrays of that shape.
+Metrics = Callable[[Mapping[Any, Array]], Mapping[str, Array]]
 
 NORMAL = NormalDist()
 _BLOCK = 4_000_000  # resampling weights held at once (32 MB)
@@ -38,7 +39,7 @@ class Tally:
     """Counts that add up: `counts[name][image, seed]`."""
 
     images: tuple[str, ...]
-    counts: Mapping[str, Array]
+    counts: Mapping[Key, Array]
 
     def __post_init__(self) -> None:
         shapes = {np.shape(array) for array in self.counts.values()}
@@ -105,59 +106,60 @@ class ClusteredMcNemar:
     p: float
 
 
-def _per_seed(counts: Array, names: Sequence[str], metric: Metric) -> Array:
-    """Metric of totals laid out (..., seed, name), averaged over seeds."""
-    values = metric({name: counts[..., k] for k, name in enumerate(names)})
-    return np.asarray(values, dtype=np.float64).mean(axis=-1)
-
-
-def _stack(tally: Tally) -> tuple[tuple[str, ...], Array]:
+def _stack(tally: Tally) -> tuple[tuple[Key, ...], Array]:
+    """Names of the counts and the counts as one array (image, seed, name)."""
     names = tuple(tally.counts)
     return names, np.stack([np.asarray(tally.counts[n], dtype=np.float64) for n in names], axis=-1)
 
 
-def estimate(tally: Tally, metric: Metric) -> float:
-    """The metric of each seed's totals, averaged over seeds."""
+def _evaluate(totals: Array, names: Sequence[Key], metrics: Metrics) -> tuple[tuple[str, ...], Array]:
+    """Metrics of totals laid out (..., seed, name): their names and values (..., seed, metric)."""
+    values = metrics({name: totals[..., k] for k, name in enumerate(names)})
+    arrays = [np.broadcast_to(np.asarray(v, dtype=np.float64), totals.shape[:-1]) for v in values.values()]
+    return tuple(values), np.stack(arrays, axis=-1)
+
+
+def estimate(tally: Tally, metrics: Metrics) -> dict[str, float]:
+    """Metrics of each seed's totals, averaged over seeds."""
     names, counts = _stack(tally)
-    return float(_per_seed(counts.sum(axis=0), names, metric))
+    titles, values = _evaluate(counts.sum(axis=0), names, metrics)
+    return dict(zip(titles, values.mean(axis=0).tolist(), strict=True))
 
 
-def _weights(images: int, replicates: int, rng: np.random.Generator) -> Iterator[Array]:
-    """Blocks of (replicates, images): how often each image is drawn."""
-    block = max(1, _BLOCK // max(images, 1))
-    for start in range(0, replicates, block):
-        rows = min(block, replicates - start)
-        yield rng.multinomial(images, np.full(images, 1.0 / images), size=rows).astype(np.float64)
-
-
-def _replicates(
-    counts: Array, names: Sequence[str], metric: Metric, replicates: int, seeds: str, seed: int
+def _resample(
+    counts: Array, names: Sequence[Key], metrics: Metrics, replicates: int, seeds: str, seed: int
 ) -> Array:
-    """Bootstrap replicates of the metric for each leading arm: counts (arms, images, seeds, names)."""
+    """Bootstrap replicates (replicate, arm, metric) of counts (arm, image, seed, name)."""
     arms, images, n_seeds, n_names = counts.shape
     rng = np.random.default_rng(seed)
     flat = counts.transpose(1, 0, 2, 3).reshape(images, -1)
+    chances = np.full(images, 1.0 / images)
     out = []
-    for weights in _weights(images, replicates, rng):
-        totals = (weights @ flat).reshape(len(weights), arms, n_seeds, n_names)
+    for rows in _blocks(replicates, images + flat.shape[1]):
+        drawn = rng.multinomial(images, chances, size=rows).astype(np.float64)  # how often each image
+        totals = (drawn @ flat).reshape(rows, arms, n_seeds, n_names)
         if seeds == "crossed" and n_seeds > 1:
-            drawn = rng.integers(n_seeds, size=(len(weights), n_seeds))
-            totals = np.take_along_axis(totals, drawn[:, None, :, None], axis=2)
-        out.append(_per_seed(totals, names, metric))
+            which = rng.integers(n_seeds, size=(rows, n_seeds))
+            totals = np.take_along_axis(totals, which[:, None, :, None], axis=2)
+        out.append(_evaluate(totals, names, metrics)[1].mean(axis=-2))
     return np.concatenate(out)
+
+
+def _blocks(total: int, width: int) -> Iterator[int]:
+    """`total` rows of `width` numbers, cut so that a block fits comfortably in memory."""
+    block = max(1, _BLOCK // max(width, 1))
+    for start in range(0, total, block):
+        yield min(block, total - start)
 
 
 def _bounds(value: float, replicates: Array, leave_one_out: Array, level: float) -> tuple[float, float]:
     """Bias-corrected, accelerated percentiles; plain percentiles where those are undefined."""
-    replicates = replicates[np.isfinite(replicates)]
-    if not len(replicates):
-        return math.nan, math.nan
     tails = [(1 - level) / 2, (1 + level) / 2]
     # Ties count half: scores are fractions with small denominators and tie often.
     below = (np.mean(replicates < value) + np.mean(replicates <= value)) / 2
     jack = leave_one_out.mean() - leave_one_out
     spread = float((jack**2).sum())
-    if 0 < below < 1 and math.isfinite(spread) and spread > 0:
+    if 0 < below < 1 and spread > 0:
         bias = NORMAL.inv_cdf(float(below))
         accel = float((jack**3).sum()) / (6 * spread**1.5)
         z = [bias + NORMAL.inv_cdf(tail) for tail in tails]
@@ -167,33 +169,36 @@ def _bounds(value: float, replicates: Array, leave_one_out: Array, level: float)
     return float(low), float(high)
 
 
-def interval(
+def intervals(
     tally: Tally,
-    metric: Metric,
+    metrics: Metrics,
     *,
     level: float = 0.95,
     replicates: int = 2000,
     seeds: Literal["within", "crossed"] = "within",
     seed: int = 0,
-) -> Interval:
-    """Image-clustered bootstrap interval (BCa) of a metric."""
+) -> dict[str, Interval]:
+    """Image-clustered bootstrap intervals (BCa) of all metrics."""
     names, counts = _stack(tally)
     totals = counts.sum(axis=0)
-    value = float(_per_seed(totals, names, metric))
-    single = np.asarray(metric({name: totals[..., k] for k, name in enumerate(names)}), dtype=np.float64)
-    drawn = _replicates(counts[None], names, metric, replicates, seeds, seed)[:, 0]
-    left_out = _per_seed(totals[None] - counts, names, metric)
-    low, high = _bounds(value, drawn, left_out, level)
-    return Interval(
-        value=value,
-        low=low,
-        high=high,
-        level=level,
-        images=len(tally.images),
-        seeds=tally.seeds,
-        seed_sd=float(single.std(ddof=1)) if tally.seeds > 1 else math.nan,
-        flat=bool(np.ptp(drawn) == 0) if np.isfinite(drawn).all() else False,
-    )
+    titles, single = _evaluate(totals, names, metrics)
+    drawn = _resample(counts[None], names, metrics, replicates, seeds, seed)[:, 0]
+    left_out = _evaluate(totals - counts, names, metrics)[1].mean(axis=-2)
+    found = {}
+    for k, title in enumerate(titles):
+        value = float(single[:, k].mean())
+        low, high = _bounds(value, drawn[:, k], left_out[:, k], level)
+        found[title] = Interval(
+            value=value,
+            low=low,
+            high=high,
+            level=level,
+            images=len(tally.images),
+            seeds=tally.seeds,
+            seed_sd=float(single[:, k].std(ddof=1)) if tally.seeds > 1 else math.nan,
+            flat=bool(np.ptp(drawn[:, k]) == 0),
+        )
+    return found
 
 
 def pair(a: Tally, b: Tally) -> tuple[Tally, Tally]:
@@ -201,7 +206,8 @@ def pair(a: Tally, b: Tally) -> tuple[Tally, Tally]:
 
     One seed against several (greedy against sampled) repeats the one; otherwise the common seeds count.
     """
-    common = [image for image in a.images if image in set(b.images)]
+    shared = set(b.images)
+    common = [image for image in a.images if image in shared]
     if not common:
         raise InvalidInput("The two runs have no image in common, so they cannot be paired.")
     a, b = a.only(common), b.only(common)
@@ -217,58 +223,59 @@ def pair(a: Tally, b: Tally) -> tuple[Tally, Tally]:
     return fit(a), fit(b)
 
 
-def difference(
+def differences(
     a: Tally,
     b: Tally,
-    metric: Metric,
+    metrics: Metrics,
     *,
     level: float = 0.95,
     replicates: int = 2000,
     permutations: int = 9999,
     seeds: Literal["within", "crossed"] = "within",
     seed: int = 0,
-) -> Difference:
-    """Paired difference: both methods see the same resampled images.
+) -> dict[str, Difference]:
+    """Paired differences of all metrics: both methods see the same resampled images.
 
     The p-value swaps the two methods on random images and asks how often the difference is as large as
     the one seen; for yes/no outcomes with one question per image this is McNemar's test.
     """
     a, b = pair(a, b)
     names, first = _stack(a)
-    _, second = _stack(Tally(b.images, {name: b.counts[name] for name in names}))
+    second = _stack(Tally(b.images, {name: b.counts[name] for name in names}))[1]
     both = np.stack([first, second])
     totals = both.sum(axis=1)
-    at = _per_seed(totals, names, metric)
-    value = float(at[0] - at[1])
-    drawn = _replicates(both, names, metric, replicates, seeds, seed)
-    left_out = _per_seed(totals[:, None] - both, names, metric)
-    low, high = _bounds(value, drawn[:, 0] - drawn[:, 1], left_out[0] - left_out[1], level)
-    p = _swap_test(first, second, names, metric, value, permutations, seed + 1)
-    return Difference(value, low, high, level, p, len(a.images))
+    titles, at = _evaluate(totals, names, metrics)
+    values = (at[0] - at[1]).mean(axis=0)
+    drawn = _resample(both, names, metrics, replicates, seeds, seed)
+    left_out = _evaluate(totals[:, None] - both, names, metrics)[1].mean(axis=-2)
+    p_values = _swap_test(first, second, names, metrics, values, permutations, seed + 1)
+    found = {}
+    for k, title in enumerate(titles):
+        gap, jack = drawn[:, 0, k] - drawn[:, 1, k], left_out[0, :, k] - left_out[1, :, k]
+        low, high = _bounds(float(values[k]), gap, jack, level)
+        found[title] = Difference(float(values[k]), low, high, level, float(p_values[k]), len(a.images))
+    return found
 
 
 def _swap_test(
-    first: Array, second: Array, names: Sequence[str], metric: Metric, value: float, times: int, seed: int
-) -> float:
-    """Two-sided p-value of `value` when the methods are swapped on random images."""
+    first: Array, second: Array, names: Sequence[Key], metrics: Metrics, values: Array, times: int, seed: int
+) -> Array:
+    """Two-sided p-values of the differences `values` when methods are swapped on random images."""
     images, n_seeds, n_names = first.shape
     change = (second - first).reshape(images, -1)
-    moved = np.flatnonzero(np.any(change != 0, axis=1))  # swapping equal counts changes nothing
-    if not len(moved) or not math.isfinite(value):
-        return 1.0
-    change, base_a, base_b = change[moved], first.sum(axis=0), second.sum(axis=0)
+    change = change[np.any(change != 0, axis=1)]  # swapping equal counts changes nothing
+    if not len(change):
+        return np.ones_like(values)
+    in_a, in_b = first.sum(axis=0), second.sum(axis=0)
     rng = np.random.default_rng(seed)
-    tolerance = 1e-9 * max(1.0, abs(value))
-    extreme, done = 0, 0
-    block = max(1, _BLOCK // len(moved))
-    while done < times:
-        rows = min(block, times - done)
-        swap = rng.integers(2, size=(rows, len(moved))).astype(np.float64)
+    threshold = np.abs(values) - 1e-9 * np.maximum(1.0, np.abs(values))  # rounding must not break ties
+    extreme = np.zeros_like(values)
+    for rows in _blocks(times, len(change) + change.shape[1]):
+        swap = rng.integers(2, size=(rows, len(change))).astype(np.float64)
         shift = (swap @ change).reshape(rows, n_seeds, n_names)
-        gap = _per_seed(base_a + shift, names, metric) - _per_seed(base_b - shift, names, metric)
-        extreme += int(np.sum(np.abs(gap) >= abs(value) - tolerance))
-        done += rows
-    return (extreme + 1) / (times + 1)
+        gap = _evaluate(in_a + shift, names, metrics)[1] - _evaluate(in_b - shift, names, metrics)[1]
+        extreme += np.sum(np.abs(gap.mean(axis=-2)) >= threshold, axis=0)
+    return np.asarray((extreme + 1) / (times + 1))
 
 
 def mcnemar(wins: int, losses: int) -> McNemar:

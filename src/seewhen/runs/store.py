@@ -1,0 +1,340 @@
+"""A run directory: what was asked, every answer, and at the end the score.
+
+    manifest.json   written first: the configuration (must never change) and the environment
+    samples.jsonl   one line per answer, only ever appended to, forced to disk batch by batch
+    result.json     written last, atomically: where it exists, the run is complete
+    timing.jsonl    seconds and tokens per batch; kept apart so that the files above repeat exactly
+
+A process killed at any moment leaves whole lines plus at most one torn one, which the next start cuts
+off. Work is found again by key (sample id, seed), never by position, so nothing is lost or repeated.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from seewhen.errors import InvalidInput, SeewhenError
+
+FORMAT = 1
+MANIFEST, SAMPLES, RESULT, TIMING, LOCK = (
+    "manifest.json",
+    "samples.jsonl",
+    "result.json",
+    "timing.jsonl",
+    ".lock",
+)
+
+Key = tuple[str, int]
+
+
+class RunConflict(SeewhenError):
+    """The run directory belongs to another configuration, or another process is writing to it."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One answer. `error` is empty, or says why there is none (a broken image, memory)."""
+
+    id: str
+    seed: int
+    image: str
+    answer: str
+    tokens: int = 0
+    error: str = ""
+    facts: Mapping[str, float] = field(default_factory=dict)  # e.g. how often the gate opened
+
+    @property
+    def key(self) -> Key:
+        return self.id, self.seed
+
+    def line(self) -> str:
+        """The record as one line; empty fields are left out."""
+        plain: dict[str, Any] = {"id": self.id, "seed": self.seed, "image": self.image}
+        plain |= {"error": self.error} if self.error else {"answer": self.answer, "tokens": self.tokens}
+        if self.facts:
+            plain["facts"] = dict(self.facts)
+        return json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
+
+    @staticmethod
+    def parse(line: str) -> Record:
+        plain = json.loads(line)
+        return Record(
+            id=plain["id"],
+            seed=plain["seed"],
+            image=plain["image"],
+            answer=plain.get("answer", ""),
+            tokens=plain.get("tokens", 0),
+            error=plain.get("error", ""),
+            facts=plain.get("facts", {}),
+        )
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Replaces a file in one step: readers see the old content or the new, never a part."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    """A new name is only durable once its directory is on disk as well."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def to_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+
+
+def read_samples(path: Path) -> tuple[list[Record], int]:
+    """All whole records of a samples file, and how many bytes they take.
+
+    Only the end can be torn (lines are appended in order), so a broken line anywhere else, or a key
+    twice, means the file was changed by hand or by a broken disk: that is refused, not repaired.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return [], 0
+    records: list[Record] = []
+    seen: set[Key] = set()
+    position = 0
+    while position < len(data):
+        end = data.find(b"\n", position)
+        if end < 0:
+            break
+        try:
+            record = Record.parse(data[position:end].decode("utf-8"))
+        except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
+            if end == len(data) - 1:
+                break
+            raise InvalidInput(
+                f"{path}: line {len(records) + 1} is not a record ({error}).",
+                "Only a last line can be torn by a crash. Restore the file or start a new directory.",
+            ) from None
+        if record.key in seen:
+            raise InvalidInput(
+                f"{path}: sample {record.id!r} with seed {record.seed} is there twice.",
+                "Two files were put together? Remove one of the lines.",
+            )
+        seen.add(record.key)
+        records.append(record)
+        position = end + 1
+    return records, position
+
+
+def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested mappings as dotted names: {"a": {"b": 1}} gives ("a.b", 1)."""
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from flatten(inner, f"{prefix}.{name}" if prefix else str(name))
+    else:
+        yield prefix, value
+
+
+def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Fields that differ, each as "name: old value there, new value now"."""
+    # Through JSON, so that a tuple equals the list it was written as.
+    a, b = (dict(flatten(json.loads(json.dumps(c)))) for c in (old, new))
+    absent = object()
+
+    def show(value: Any) -> str:
+        text = "nothing" if value is absent else json.dumps(value, ensure_ascii=False)
+        return text if len(text) <= 80 else text[:77] + "..."
+
+    return [
+        f"{name}: {show(a.get(name, absent))} there, {show(b.get(name, absent))} now"
+        for name in dict.fromkeys([*a, *b])
+        if a.get(name, absent) != b.get(name, absent)
+    ]
+
+
+class RunStore:
+    """A run directory opened for writing. Use as a context manager: the lock goes when it closes."""
+
+    def __init__(self, path: Path, records: list[Record], samples: IO[bytes], lock: IO[bytes]) -> None:
+        self.path = path
+        self._records = {record.key: record for record in records}
+        self._samples = samples
+        self._lock = lock
+
+    @staticmethod
+    def open(path: Path, config: Mapping[str, Any], environment: Mapping[str, Any]) -> RunStore:
+        """Creates the directory, or takes it up again if it was made with the same configuration."""
+        path.mkdir(parents=True, exist_ok=True)
+        lock = open(path / LOCK, "ab")  # noqa: SIM115 - held until close()
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RunConflict(
+                    f"Another process is writing to {path}.", "Wait for it, or name another directory."
+                ) from None
+            _check_manifest(path, config, environment)
+            records, whole = read_samples(path / SAMPLES)
+            samples = open(path / SAMPLES, "ab")  # noqa: SIM115 - held until close()
+            if samples.tell() > whole:
+                samples.truncate(whole)
+                samples.seek(whole)
+            os.fsync(samples.fileno())
+            _sync_directory(path)
+        except BaseException:
+            lock.close()
+            raise
+        return RunStore(path, records, samples, lock)
+
+    @property
+    def done(self) -> frozenset[Key]:
+        return frozenset(self._records)
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        return tuple(self._records.values())
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Adds new records; returns when they are on disk. A key that is there already is an error."""
+        keys = [record.key for record in records]
+        if len(set(keys)) < len(keys) or any(key in self._records for key in keys):
+            raise RunConflict(f"A sample would be recorded twice in {self.path}.")
+        if not records:
+            return
+        # What was finished before is not the result of what is in the file now.
+        (self.path / RESULT).unlink(missing_ok=True)
+        self._samples.write("".join(record.line() for record in records).encode("utf-8"))
+        self._samples.flush()
+        os.fsync(self._samples.fileno())
+        self._records.update(zip(keys, records, strict=True))
+
+    def note_timing(self, entry: Mapping[str, Any]) -> None:
+        """Timing is nice to have: written at once, not forced to disk."""
+        with open(self.path / TIMING, "a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def forget_failures(self) -> int:
+        """Drops recorded failures so that they are tried again; says how many."""
+        kept = [record for record in self._records.values() if not record.error]
+        dropped = len(self._records) - len(kept)
+        if dropped:
+            self._rewrite(kept)
+        return dropped
+
+    def finish(self, order: Iterable[Key], result: Mapping[str, Any]) -> None:
+        """Puts the samples into the order given (others after them) and writes the result last."""
+        rank = {key: position for position, key in enumerate(order)}
+        ordered = sorted(self._records.values(), key=lambda record: rank.get(record.key, len(rank)))
+        if ordered != list(self._records.values()):
+            self._rewrite(ordered)
+        write_atomic(self.path / RESULT, to_json(result))
+
+    def _rewrite(self, records: Sequence[Record]) -> None:
+        write_atomic(self.path / SAMPLES, "".join(record.line() for record in records))
+        self._samples.close()
+        self._samples = open(self.path / SAMPLES, "ab")  # noqa: SIM115
+        self._records = {record.key: record for record in records}
+
+    def close(self) -> None:
+        self._samples.close()
+        self._lock.close()  # closing releases the lock
+
+    def __enter__(self) -> RunStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _check_manifest(path: Path, config: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
+    """Writes the manifest of a new run; refuses a directory that holds another configuration."""
+    manifest = path / MANIFEST
+    if not manifest.exists():
+        if (path / SAMPLES).exists():
+            raise RunConflict(
+                f"{path} has samples but no manifest, so nobody knows how they were made.",
+                "Name another directory.",
+            )
+        write_atomic(
+            manifest,
+            to_json({"format": FORMAT, "config": dict(config), "environment": dict(environment)}),
+        )
+        return
+    found = read_manifest(path)
+    different = config_differences(found["config"], config)
+    if different:
+        shown = "; ".join(different[:6]) + (f"; and {len(different) - 6} more" if len(different) > 6 else "")
+        raise RunConflict(
+            f"{path} holds a run with another configuration: {shown}.",
+            "Name another directory, or use the same options to go on with this one.",
+        )
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidInput(
+            f"{path} is not a run directory: it has no {MANIFEST}.",
+            "Runs are made by `seewhen eval`.",
+        ) from None
+    except ValueError as error:
+        raise InvalidInput(f"{path / MANIFEST} is not readable: {error}.") from None
+    if manifest.get("format") != FORMAT:
+        raise InvalidInput(
+            f"{path} has format {manifest.get('format')!r}; this version reads format {FORMAT}.",
+            "Use the version of seewhen that wrote it.",
+        )
+    return manifest
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory read for a report. `result` is None while the run is incomplete."""
+
+    path: Path
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    records: tuple[Record, ...]
+    result: Mapping[str, Any] | None
+    timing: tuple[Mapping[str, Any], ...]
+
+    @property
+    def failures(self) -> tuple[Record, ...]:
+        return tuple(record for record in self.records if record.error)
+
+
+def read_run(path: Path) -> Run:
+    """Reads a run, finished or not, without touching it."""
+    manifest = read_manifest(path)
+    records, _ = read_samples(path / SAMPLES)
+    result = None
+    if (path / RESULT).exists():
+        result = json.loads((path / RESULT).read_text(encoding="utf-8"))
+    timing = []
+    if (path / TIMING).exists():
+        for line in (path / TIMING).read_text(encoding="utf-8").splitlines():
+            try:
+                timing.append(json.loads(line))
+            except ValueError:  # a torn line of a killed process
+                continue
+    return Run(path, manifest["config"], manifest["environment"], tuple(records), result, tuple(timing))
