@@ -1,0 +1,31 @@
+"""Labelled scenes: pictures whose every object is known, with questions and captions about them.
+
+Sampling, drawing and asking use numpy and Pillow only. The same arguments give the same bytes everywhere:
+
+    from seewhen.scenes import dataset, render, pope
+    scenes = dataset("shifted", 500)
+    image = render(scenes[0])                    # a Pillow image, 192 x 192
+    questions = pope(scenes, "adversarial")      # the benchmark's own record shape
+
+`python -m seewhen.scenes.train CONFIG.json` trains the small model of the package on them.
+"""
+
+from seewhen.scenes.questions import chair, mme, pope
+from seewhen.scenes.rendering import render
+from seewhen.scenes.sampling import Scene, Thing, dataset, sample, truth
+from seewhen.scenes.world import CATEGORIES, HELD_OUT, SPLITS
+
+__all__ = [
+    "CATEGORIES",
+    "HELD_OUT",
+    "SPLITS",
+    "Scene",
+    "Thing",
+    "chair",
+    "dataset",
+    "mme",
+    "pope",
+    "render",
+    "sample",
+    "truth",
+]
