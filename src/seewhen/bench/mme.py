@@ -1,0 +1,237 @@
+"""MME: 14 subtasks, two yes/no questions per image (Fu et al., 2023).
+
+Rules of the official evaluation tool, distributed with BradyFU/Awesome-Multimodal-Large-Language-Models.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from seewhen.bench.answers import pick, pick_text, read_records, read_text
+from seewhen.bench.base import Row, Sample, Score, Totals, add_up, percent, refuse_unknown
+from seewhen.bench.prompts import MME_STYLES, style_named
+from seewhen.bench.yesno import Verdict
+from seewhen.errors import InvalidInput, InvalidMethod
+
+# The hallucination subset: existence and count (objects), position and color (attributes); 800 points.
+HALLUCINATION = ("existence", "count", "position", "color")
+PERCEPTION = (*HALLUCINATION, "posters", "celebrity", "scene", "landmark", "artwork", "OCR")
+COGNITION = ("commonsense_reasoning", "numerical_calculation", "text_translation", "code_reasoning")
+SUBTASKS = (*PERCEPTION, *COGNITION)
+QUESTIONS = dict(
+    zip(SUBTASKS, (60, 60, 60, 60, 294, 340, 400, 400, 400, 40, 140, 40, 40, 40), strict=True)
+)
+PARSERS = ("official", "lmms-eval")
+
+# Sentences that ask for a form of answer; a question is recognised without them.
+_ASKS_FOR_FORM = re.compile(r"\s*(?:Please answer yes or no|Answer the question using a single word)\b.*", re.S)
+
+
+def parse(answer: str, parser: str = "official") -> Verdict:
+    """The tool's reading: exactly yes or no, else whatever the first four characters contain."""
+    text = answer.lower()
+    if parser == "lmms-eval":
+        text = text.strip().replace(".", "")
+        text = {"y": "yes", "n": "no"}.get(text, text)
+    elif parser != "official":
+        raise InvalidMethod(f"There is no MME parser {parser!r}.", f"Use one of {', '.join(PARSERS)}.")
+    if "yes" in text[:4]:
+        return "yes"
+    return "no" if "no" in text[:4] else "other"
+
+
+@dataclass(frozen=True)
+class Mme:
+    """MME questions of some or all subtasks."""
+
+    questions: tuple[Sample, ...]
+    parser: str = "official"
+
+    name = "mme"
+    default_style = "plain"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {"parser": self.parser, "subtasks": ",".join(dict.fromkeys(q.split for q in self.questions))}
+
+    def samples(self) -> Sequence[Sample]:
+        return self.questions
+
+    def prompt(self, sample: Sample, style: str = default_style) -> str:
+        return style_named(MME_STYLES, style).text(bare_question(sample.question))
+
+    def score(self, answers: Mapping[str, str]) -> Score:
+        refuse_unknown(answers, (q.id for q in self.questions), self.name)
+        answered: dict[str, list[Sample]] = {}
+        for sample in self.questions:
+            if sample.id in answers:
+                answered.setdefault(f"{sample.split}/{sample.image}", []).append(sample)
+        rows = [row for samples in answered.values() for row in self._rows(samples, answers)]
+        metrics = self.summarise(add_up(rows))
+        return Score(self.name, self.settings, metrics, tuple(rows), len(self.questions) - len(rows))
+
+    def _rows(self, samples: Sequence[Sample], answers: Mapping[str, str]) -> Iterable[Row]:
+        """The questions of one image. What holds for the image as a whole is booked on its first row:
+        images are resampled whole, so the sums stay right."""
+        verdicts = [parse(answers[sample.id], self.parser) for sample in samples]
+        if not all(sample.truth for sample in samples):
+            raise InvalidInput(
+                f"The right answers of MME subtask {samples[0].split} are not known.",
+                "Question files in LLaVA's form hold none: give MME's own folder.",
+            )
+        both = all(verdict == sample.truth for verdict, sample in zip(verdicts, samples, strict=True))
+        for place, (sample, verdict) in enumerate(zip(samples, verdicts, strict=True)):
+            first = int(place == 0)
+            counts = {
+                "questions": 1,
+                "right": int(verdict == sample.truth),
+                "images": first,
+                "images_right": first * int(both and len(samples) == 2),
+                "other": int(verdict == "other"),
+            }
+            detail = {"label": sample.truth, "parsed": verdict, "answer": answers[sample.id]}
+            cluster = f"{sample.split}/{sample.image}"
+            yield Row(sample.id, cluster, sample.split, counts["right"], counts, detail)
+
+    def summarise(self, totals: Totals) -> dict[str, float]:
+        """Points of each subtask (accuracy + accuracy+, at most 200) and of the groups that are complete."""
+        metrics: dict[str, float] = {}
+        points: dict[str, float] = {}
+        for subtask, sums in totals.items():
+            accuracy = percent(sums["right"], sums["questions"])
+            accuracy_plus = percent(sums["images_right"], sums["images"])
+            points[subtask] = accuracy + accuracy_plus
+            metrics[f"{subtask}/score"] = points[subtask]
+            metrics[f"{subtask}/acc"] = accuracy
+            metrics[f"{subtask}/acc+"] = accuracy_plus
+            metrics[f"{subtask}/other_rate"] = percent(sums["other"], sums["questions"])
+        groups = {"hallucination": HALLUCINATION, "perception": PERCEPTION, "cognition": COGNITION}
+        headline = {
+            name: sum(points[subtask] for subtask in subtasks)
+            for name, subtasks in groups.items()
+            if points.keys() >= set(subtasks)  # a partial sum would look like a bad score
+        }
+        return headline | metrics
+
+
+def bare_question(text: str) -> str:
+    """The question without the sentence that asks for a form of answer, spaces normalised."""
+    return " ".join(_ASKS_FOR_FORM.sub("", text).split())
+
+
+def load_folder(folder: Path, subtasks: Sequence[str] = SUBTASKS) -> tuple[Sample, ...]:
+    """Questions from MME's release (one folder per subtask) or from the tool's files (one per subtask)."""
+    samples: list[Sample] = []
+    for subtask in subtasks:
+        if (folder / f"{subtask}.txt").is_file():
+            samples += [sample for sample, _ in _read_table(folder / f"{subtask}.txt")]
+        elif (folder / subtask).is_dir():
+            samples += _read_release(folder / subtask)
+    if not samples:
+        raise InvalidInput(
+            f"{folder} holds no MME subtask.",
+            f"Expected are folders or text files named {', '.join(subtasks[:3])} ... as MME is distributed.",
+        )
+    return tuple(samples)
+
+
+def load_results(folder: Path) -> tuple[Mme, dict[str, str]]:
+    """Questions and answers from the tool's own result files: image, question, truth, response."""
+    samples: list[Sample] = []
+    answers: dict[str, str] = {}
+    for subtask in SUBTASKS:
+        path = folder / f"{subtask}.txt"
+        if not path.is_file():
+            continue
+        for sample, response in _read_table(path):
+            samples.append(sample)
+            if response is None:
+                raise InvalidInput(
+                    f"{path}: the answer to {sample.question!r} ({sample.image}) is missing.",
+                    "Result lines have four columns: image, question, Yes or No, response.",
+                )
+            answers[sample.id] = response
+    if not samples:
+        raise InvalidInput(
+            f"{folder} holds no MME result file.", f"Expected are {', '.join(SUBTASKS[:3])} ... each with .txt."
+        )
+    return Mme(tuple(samples)), answers
+
+
+def _read_table(path: Path) -> Iterable[tuple[Sample, str | None]]:
+    asked: dict[str, int] = {}
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        columns = line.rstrip("\r").split("\t", 3)
+        if len(columns) < 3 or columns[2].strip().lower() not in ("yes", "no"):
+            raise InvalidInput(
+                f"{path}, line {number}: not 'image, question, Yes or No, response' separated by tabs.",
+                "A response must stay on one line.",
+            )
+        image, question, truth = (column.strip() for column in columns[:3])
+        asked[image] = asked.get(image, 0) + 1
+        sample = _sample(path.stem, image, asked[image], question, truth)
+        yield sample, columns[3] if len(columns) == 4 else None
+
+
+def _read_release(folder: Path) -> list[Sample]:
+    inner = folder / "questions_answers_YN"
+    questions = inner if inner.is_dir() else folder
+    images = folder / "images" if (folder / "images").is_dir() else folder
+    names = {path.stem: path.name for path in images.iterdir() if path.suffix != ".txt"}
+    samples = []
+    for path in sorted(questions.glob("*.txt")):
+        lines = [line for line in read_text(path).splitlines() if line.strip()]
+        for number, line in enumerate(lines, start=1):
+            question, tab, truth = line.strip().rpartition("\t")
+            if not tab or truth.lower() not in ("yes", "no"):
+                raise InvalidInput(
+                    f"{path}, line {number}: not 'question, Yes or No' separated by a tab.", "Unpack MME again."
+                )
+            samples.append(_sample(folder.name, names.get(path.stem, path.stem), number, question, truth))
+    return samples
+
+
+def _sample(subtask: str, image: str, number: int, question: str, truth: str) -> Sample:
+    return Sample(f"{subtask}/{image}#{number}", image, question, truth.lower(), subtask)
+
+
+def load_llava_questions(path: Path) -> tuple[Sample, ...]:
+    """LLaVA's JSON-lines form; it holds no right answers."""
+    asked: dict[str, int] = {}
+    samples = []
+    for number, record in read_records(path):
+        name = str(pick(path, number, record, ("question_id", "image")))
+        asked[name] = asked.get(name, 0) + 1
+        text = bare_question(str(pick(path, number, record, ("text", "prompt"))))
+        subtask, _, image = name.partition("/")
+        samples.append(_sample(subtask, image.split("/")[-1], asked[name], text, ""))
+    return tuple(samples)
+
+
+def load_llava_answers(path: Path, questions: Sequence[Sample]) -> dict[str, str]:
+    """Answers in LLaVA's form (`question_id`, `prompt`, `text`): the question is found by its wording."""
+    by_wording = {_wording(q.split, q.image, q.question): q.id for q in questions}
+    answers: dict[str, str] = {}
+    for number, record in read_records(path):
+        name = str(pick(path, number, record, ("question_id", "image")))
+        subtask, _, image = name.partition("/")
+        prompt = str(pick(path, number, record, ("prompt", "question")))
+        found = by_wording.get(_wording(subtask, image, prompt))
+        if found is None:
+            raise InvalidInput(
+                f"{path}, line {number}: MME does not ask {bare_question(prompt)!r} about {name}.",
+                "Check that the questions are those of the same release.",
+            )
+        if found in answers:
+            raise InvalidInput(f"{path}, line {number}: {found} was already answered.", "Keep one answer.")
+        answers[found] = pick_text(path, number, {k: v for k, v in record.items() if k != "question"})
+    return answers
+
+
+def _wording(subtask: str, image: str, question: str) -> tuple[str, str, str]:
+    return subtask, image.split("/")[-1].split(".")[0], bare_question(question)
