@@ -29,11 +29,21 @@ _TEXT_NAMES = {
     "use_logn_attn": "use_logn_attn",
 }
 # published names that carry nothing the port needs
-_DROPPED = (
-    "auto_map bf16 emb_dropout_prob fp16 fp32 kv_channels no_bias onnx_safe padded_vocab_size "
-    "params_dtype rotary_pct scale_attn_weights softmax_in_fp32 tokenizer_type use_flash_attn "
-    "use_cache_kernel use_cache_quantization"
-).split()
+_DROPPED = {
+    *("auto_map", "bf16", "fp16", "fp32", "emb_dropout_prob", "kv_channels", "no_bias", "onnx_safe"),
+    *("padded_vocab_size", "rotary_pct", "scale_attn_weights", "tokenizer_type", "use_flash_attn"),
+    *("softmax_in_fp32", "use_cache_kernel", "use_cache_quantization"),
+}
+_VISION_NAMES = (
+    "image_size",
+    "patch_size",
+    "width",
+    "layers",
+    "heads",
+    "mlp_ratio",
+    "n_queries",
+    "output_dim",
+)
 
 
 class QwenVLTextConfig(Qwen2Config):
@@ -76,14 +86,15 @@ class QwenVLConfig(PretrainedConfig):
     sub_configs = {"text_config": QwenVLTextConfig, "vision_config": QwenVLVisionConfig}  # noqa: RUF012
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
 
-    text_config: dict | PretrainedConfig | None = None
-    vision_config: dict | PretrainedConfig | None = None
+    text_config: Any = None  # QwenVLTextConfig or the values of one
+    vision_config: Any = None
     image_start_id: int = 151857
     tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self.text_config is None and ("visual" in kwargs or "hidden_size" in kwargs):
             self.text_config, self.vision_config, self.image_start_id, kwargs = _read_published(kwargs)
+            self.architectures = ["QwenVLForConditionalGeneration"]
         if not isinstance(self.text_config, PretrainedConfig):
             self.text_config = QwenVLTextConfig(**_without_type(self.text_config))
         if not isinstance(self.vision_config, PretrainedConfig):
@@ -113,7 +124,7 @@ def _read_published(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, A
     values = dict(values)
     if values.get("visual") is None:
         raise UnsupportedModel(
-            'This configuration says model_type "qwen" but has no "visual" part: it is a text-only Qwen (v1) model.',
+            'A configuration with model_type "qwen" but no "visual" part is a text-only Qwen (v1) model.',
             "Use a Qwen-VL or Qwen-VL-Chat checkpoint.",
         )
     heads, width = values.get("num_attention_heads", 32), values.get("hidden_size", 4096)
@@ -135,8 +146,6 @@ def _read_published(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, A
     if "resampler_head_dim" in values:
         visual["resampler_head_dim"] = values.pop("resampler_head_dim")
     rest = {key: value for key, value in values.items() if key not in _DROPPED}
-    # The class that loads is ours; the published class name is written again by `published_config`.
-    rest.pop("architectures", None)
     return text, visual, image_start_id, rest
 
 
@@ -153,12 +162,7 @@ def published_config(config: QwenVLConfig) -> dict[str, Any]:
         "rotary_pct": 1.0,
         "no_bias": True,
         "tie_word_embeddings": False,
-        "visual": {
-            name: getattr(vision, name)
-            for name in (
-                "image_size patch_size width layers heads mlp_ratio n_queries output_dim".split()
-            )
-        }
+        "visual": {name: getattr(vision, name) for name in _VISION_NAMES}
         | {"image_start_id": config.image_start_id},
     }
     if vision.resampler_head_dim != 128:  # fixed in the published code, so not a published field

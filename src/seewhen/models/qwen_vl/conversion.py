@@ -5,9 +5,9 @@ transformers 5.x applies a registered list of transforms to every checkpoint key
 `save_pretrained`. Keys that already have our names pass through untouched.
 
     transformer.wte                  -> model.language_model.embed_tokens
-    transformer.h.N.attn.c_attn      -> model.language_model.layers.N.self_attn.{q,k,v}_proj   (split in three)
+    transformer.h.N.attn.c_attn      -> model.language_model.layers.N.self_attn.{q,k,v}_proj   (split)
     transformer.h.N.mlp.{w1,w2}      -> model.language_model.layers.N.mlp.{up,gate}_proj
-    transformer.visual.*             -> model.visual.*                 (resampler in_proj split in three)
+    transformer.visual.*             -> model.visual.*   (in_proj of the resampler split)
 """
 
 from __future__ import annotations
