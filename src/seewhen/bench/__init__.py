@@ -7,6 +7,6 @@ a run, a bootstrap and a table need to know no benchmark by name.
 from __future__ import annotations
 
 from seewhen.bench.base import Benchmark, Row, Sample, Score, add_up
+from seewhen.bench.registry import NAMES, load
 
-
-__all__ = ["Benchmark", "Row", "Sample", "Score", "add_up"]
+__all__ = ["NAMES", "Benchmark", "Row", "Sample", "Score", "add_up", "load"]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from seewhen.bench.amber_nouns import NounReader
 from seewhen.bench.answers import pick, read_answers, read_json, read_records, read_text
-from seewhen.bench.base import Row, Sample, Score, Totals, add_up, percent, pool, refuse_unknown
+from seewhen.bench.base import Row, Sample, Score, Sum, Totals, make_score, percent, pool, refuse_unknown
 from seewhen.bench.prompts import AMBER_STYLES, style_named
 from seewhen.bench.yesno import Verdict, count_answer, parser_named, yes_no_metrics
 from seewhen.errors import InvalidInput
@@ -88,8 +88,7 @@ class Amber:
         # Whoever answers only one of the two tasks is not missing the other.
         tasks = {row.group == GENERATIVE for row in rows}
         expected = sum((q.split == GENERATIVE) in tasks for q in self.questions)
-        metrics = self.summarise(add_up(rows))
-        return Score(self.name, self.settings, metrics, tuple(rows), expected - len(rows))
+        return make_score(self, rows, missing=expected - len(rows))
 
     def _row(self, sample: Sample, answer: str) -> Row:
         if sample.split == GENERATIVE:
@@ -135,16 +134,18 @@ class Amber:
         detail = {"nouns": nouns, "unsupported": unsupported, "answer": answer}
         return Row(sample.id, sample.image, GENERATIVE, int(not unsupported), counts, detail)
 
-    def summarise(self, totals: Totals) -> dict[str, float]:
+    def summarise(self, totals: Totals) -> dict[str, Sum]:
         """CHAIR, Cover, Hal, Cog of descriptions; accuracy, precision, recall, F1 of "no" of questions."""
-        metrics: dict[str, float] = {}
+        metrics: dict[str, Sum] = {}
         if GENERATIVE in totals:
             metrics |= _generative_metrics(totals[GENERATIVE])
         asked = {kind: sums for kind, sums in totals.items() if kind != GENERATIVE}
         if asked:
             metrics |= _discriminative_metrics(pool(asked))
             for kind, sums in asked.items():
-                metrics |= _prefixed(kind, _discriminative_metrics(sums, 1e-3 if kind == "existence" else 1e-4))
+                metrics |= _prefixed(
+                    kind, _discriminative_metrics(sums, 1e-3 if kind == "existence" else 1e-4)
+                )
             if asked.keys() >= set(ATTRIBUTE):
                 sums = pool({kind: asked[kind] for kind in ATTRIBUTE})
                 metrics |= _prefixed("attribute", _discriminative_metrics(sums))
@@ -153,7 +154,7 @@ class Amber:
         return metrics
 
 
-def _generative_metrics(sums: Mapping[str, float]) -> dict[str, float]:
+def _generative_metrics(sums: Mapping[str, Sum]) -> dict[str, Sum]:
     return {
         "chair": percent(sums["unsupported"], sums["nouns"]),
         "cover": percent(sums["covered"], sums["truth"]),
@@ -162,7 +163,7 @@ def _generative_metrics(sums: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def _discriminative_metrics(sums: Mapping[str, float], epsilon: float = 1e-4) -> dict[str, float]:
+def _discriminative_metrics(sums: Mapping[str, Sum], epsilon: float = 1e-4) -> dict[str, Sum]:
     metrics = yes_no_metrics(sums)
     # The published F1 has a small number in its denominator: 0.0001, and 0.001 for existence.
     precision, recall = metrics["precision"] / 100, metrics["recall"] / 100
@@ -170,7 +171,7 @@ def _discriminative_metrics(sums: Mapping[str, float], epsilon: float = 1e-4) ->
     return metrics
 
 
-def _prefixed(kind: str, metrics: Mapping[str, float]) -> dict[str, float]:
+def _prefixed(kind: str, metrics: Mapping[str, Sum]) -> dict[str, Sum]:
     return {f"{kind}/{name}": value for name, value in metrics.items()}
 
 
@@ -179,7 +180,12 @@ def load_amber(folder: Path, lemmatizer: str = "offline", parser: str = "literal
     from seewhen.bench.data import locate
 
     queries: dict[str, tuple[str, str]] = {}
-    for part in ("generative", "discriminative-attribute", "discriminative-existence", "discriminative-relation"):
+    for part in (
+        "generative",
+        "discriminative-attribute",
+        "discriminative-existence",
+        "discriminative-relation",
+    ):
         path = locate(folder, f"amber/query_{part}")
         for number, record in read_records(path):
             key = str(pick(path, number, record, ("id",)))
@@ -191,7 +197,8 @@ def load_amber(folder: Path, lemmatizer: str = "offline", parser: str = "literal
         kind = _KINDS.get(str(record.get("type")))
         if kind is None or key not in queries:
             raise InvalidInput(
-                f"{annotations}, element {number}: unknown type or no query with id {key}.", "Take AMBER's file."
+                f"{annotations}, element {number}: unknown type or no query with id {key}.",
+                "Take AMBER's file.",
             )
         image, question = queries[key]
         truth = record["truth"]

@@ -11,7 +11,30 @@ from seewhen.errors import InvalidMethod
 
 # After one of these a word that could be both is a verb: "to watch", "they drink", "can light".
 _BEFORE_VERB = frozenset(
-    "to i you he she it we they who which that can could may might must shall should will would not n't".split()
+    [
+        "to",
+        "i",
+        "you",
+        "he",
+        "she",
+        "it",
+        "we",
+        "they",
+        "who",
+        "which",
+        "that",
+        "can",
+        "could",
+        "may",
+        "might",
+        "must",
+        "shall",
+        "should",
+        "will",
+        "would",
+        "not",
+        "n't",
+    ]
 )
 # Words of AMBER's list that are hardly ever nouns in a description ("can be seen", "hot dog").
 _RARELY_NOUN = frozenset(("can", "hot", "leave"))

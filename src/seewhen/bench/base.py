@@ -11,10 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from seewhen.errors import InvalidInput
 
+# A sum of counts, or an array of such sums: one per resample of a bootstrap.
+Sum = float | NDArray[np.float64]
 # group -> name of a count -> its sum over the rows of the group
-Totals = Mapping[str, Mapping[str, float]]
+Totals = Mapping[str, Mapping[str, Sum]]
 
 
 @dataclass(frozen=True)
@@ -108,14 +113,15 @@ class Benchmark(Protocol):
         """Scores answers given by sample id; an id that is no sample's is an error."""
         ...
 
-    def summarise(self, totals: Totals) -> dict[str, float]:
-        """Metrics from sums of counts. Pure, so that a bootstrap may call it on resampled sums."""
+    def summarise(self, totals: Totals) -> dict[str, Sum]:
+        """Metrics from sums of counts. Pure, and arrays of sums give arrays of metrics, so that a
+        bootstrap calls it once."""
         ...
 
 
-def add_up(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
+def add_up(rows: Iterable[Row]) -> dict[str, dict[str, Sum]]:
     """Sums of the rows' counts, group by group, in the order in which groups first occur."""
-    totals: dict[str, dict[str, float]] = {}
+    totals: dict[str, dict[str, Sum]] = {}
     for row in rows:
         sums = totals.setdefault(row.group, {})
         for name, count in row.counts.items():
@@ -123,23 +129,36 @@ def add_up(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
     return totals
 
 
-def pool(totals: Totals) -> dict[str, float]:
+def make_score(benchmark: Benchmark, rows: Iterable[Row], missing: int) -> Score:
+    """The score of these rows."""
+    rows = tuple(rows)
+    metrics = {name: float(value) for name, value in benchmark.summarise(add_up(rows)).items()}
+    return Score(benchmark.name, benchmark.settings, metrics, rows, missing)
+
+
+def pool(totals: Totals) -> dict[str, Sum]:
     """The sums over all groups."""
-    pooled: dict[str, float] = {}
+    pooled: dict[str, Sum] = {}
     for sums in totals.values():
         for name, count in sums.items():
             pooled[name] = pooled.get(name, 0) + count
     return pooled
 
 
-def percent(part: float, whole: float) -> float:
-    """100 * part / whole, and 0 where there is nothing to divide by."""
-    return 100.0 * part / whole if whole else 0.0
+def divide(part: Sum, whole: Sum) -> Sum:
+    """part / whole, and 0 where there is nothing to divide by."""
+    part, whole = np.broadcast_arrays(np.asarray(part, float), np.asarray(whole, float))
+    return np.divide(part, whole, out=np.zeros(whole.shape), where=whole != 0)
 
 
-def harmonic_mean(a: float, b: float) -> float:
+def percent(part: Sum, whole: Sum) -> Sum:
+    """The share in percent, and 0 of nothing."""
+    return 100.0 * divide(part, whole)
+
+
+def harmonic_mean(a: Sum, b: Sum) -> Sum:
     """F1 of a precision and a recall, and 0 where both are 0."""
-    return 2 * a * b / (a + b) if a + b else 0.0
+    return divide(2 * a * b, a + b)
 
 
 def refuse_unknown(answers: Mapping[str, str], known: Iterable[str], benchmark: str) -> None:

@@ -8,7 +8,19 @@ from functools import cached_property
 from pathlib import Path
 
 from seewhen.bench.answers import read_answers
-from seewhen.bench.base import Row, Sample, Score, Totals, add_up, harmonic_mean, percent, pool, refuse_unknown
+from seewhen.bench.base import (
+    Row,
+    Sample,
+    Score,
+    Sum,
+    Totals,
+    divide,
+    harmonic_mean,
+    make_score,
+    percent,
+    pool,
+    refuse_unknown,
+)
 from seewhen.bench.coco import Objects, image_key
 from seewhen.bench.lemmatise import Lemmatizer, lemmatizer_named
 from seewhen.bench.lexicon import Lexicon, chair_lexicon
@@ -99,9 +111,9 @@ class Chair:
         by_key = {image_key(image): caption for image, caption in answers.items()}
         wanted = {image_key(image) for image in self.images}
         refuse_unknown(by_key, wanted, self.name)
-        rows = tuple(self._row(image, caption) for image, caption in answers.items())
+        rows = [self._row(image, caption) for image, caption in answers.items()]
         missing = len(wanted - by_key.keys())
-        return Score(self.name, self.settings, self.summarise(add_up(rows)), rows, missing)
+        return make_score(self, rows, missing)
 
     def _row(self, image: str, caption: str) -> Row:
         shown = self._shown(image)
@@ -121,7 +133,7 @@ class Chair:
         detail = {"mentioned": list(mentions.objects), "hallucinated": wrong, "caption": caption}
         return Row(image, image_key(image), "captions", int(not wrong), counts, detail)
 
-    def summarise(self, totals: Totals) -> dict[str, float]:
+    def summarise(self, totals: Totals) -> dict[str, Sum]:
         """CHAIR_s, CHAIR_i, recall, precision, F1 in percent; length in tokens, punctuation included."""
         sums = pool(totals)
         if not sums:
@@ -134,7 +146,7 @@ class Chair:
             "recall": recall,
             "precision": precision,
             "f1": harmonic_mean(precision, recall),
-            "length": sums["tokens"] / sums["captions"],
+            "length": divide(sums["tokens"], sums["captions"]),
         }
 
 

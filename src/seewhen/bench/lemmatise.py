@@ -59,7 +59,27 @@ _TOKEN = re.compile(
 
 # After one of these an "-ing" form names a thing ("the seating area"), elsewhere an action.
 _OPENS_NOUN = frozenset(
-    "a an the his her their its my our your 's some any more own ample popular additional another".split()
+    [
+        "a",
+        "an",
+        "the",
+        "his",
+        "her",
+        "their",
+        "its",
+        "my",
+        "our",
+        "your",
+        "'s",
+        "some",
+        "any",
+        "more",
+        "own",
+        "ample",
+        "popular",
+        "additional",
+        "another",
+    ]
 )
 _ADJECTIVE = re.compile(r"\w(?:able|ible|ive|al|ous|ful|ly)$")
 
@@ -96,9 +116,7 @@ class Inflections:
 
     def lemmas(self, tokens: list[str]) -> list[str]:
         """The lemma of each token; a token that is no known form is its own lemma."""
-        return [
-            self._lemma(word, tokens[place - 1] if place else "") for place, word in enumerate(tokens)
-        ]
+        return [self._lemma(word, tokens[place - 1] if place else "") for place, word in enumerate(tokens)]
 
     def _lemma(self, word: str, before: str) -> str:
         if word in self.nouns:
@@ -191,6 +209,6 @@ def _require_nltk_data(nltk: Any) -> None:
     if missing:
         raise InvalidInput(
             f"The NLTK variant needs NLTK's data, and {', '.join(missing)} is not on this machine.",
-            f"Run 'python -m nltk.downloader {' '.join(missing)}', or set NLTK_DATA to the folder that has it, "
-            "or use the offline lemmatizer.",
+            f"Run 'python -m nltk.downloader {' '.join(missing)}', or set NLTK_DATA to the folder that has "
+            "it, or use the offline lemmatizer.",
         )

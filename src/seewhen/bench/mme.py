@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from seewhen.bench.answers import pick, pick_text, read_records, read_text
-from seewhen.bench.base import Row, Sample, Score, Totals, add_up, percent, refuse_unknown
+from seewhen.bench.base import Row, Sample, Score, Sum, Totals, make_score, percent, refuse_unknown
 from seewhen.bench.prompts import MME_STYLES, style_named
 from seewhen.bench.yesno import Verdict
 from seewhen.errors import InvalidInput, InvalidMethod
@@ -21,13 +22,13 @@ HALLUCINATION = ("existence", "count", "position", "color")
 PERCEPTION = (*HALLUCINATION, "posters", "celebrity", "scene", "landmark", "artwork", "OCR")
 COGNITION = ("commonsense_reasoning", "numerical_calculation", "text_translation", "code_reasoning")
 SUBTASKS = (*PERCEPTION, *COGNITION)
-QUESTIONS = dict(
-    zip(SUBTASKS, (60, 60, 60, 60, 294, 340, 400, 400, 400, 40, 140, 40, 40, 40), strict=True)
-)
+QUESTIONS = dict(zip(SUBTASKS, (60, 60, 60, 60, 294, 340, 400, 400, 400, 40, 140, 40, 40, 40), strict=True))
 PARSERS = ("official", "lmms-eval")
 
 # Sentences that ask for a form of answer; a question is recognised without them.
-_ASKS_FOR_FORM = re.compile(r"\s*(?:Please answer yes or no|Answer the question using a single word)\b.*", re.S)
+_ASKS_FOR_FORM = re.compile(
+    r"\s*(?:Please answer yes or no|Answer the question using a single word)\b.*", re.S
+)
 
 
 def parse(answer: str, parser: str = "official") -> Verdict:
@@ -70,8 +71,7 @@ class Mme:
             if sample.id in answers:
                 answered.setdefault(f"{sample.split}/{sample.image}", []).append(sample)
         rows = [row for samples in answered.values() for row in self._rows(samples, answers)]
-        metrics = self.summarise(add_up(rows))
-        return Score(self.name, self.settings, metrics, tuple(rows), len(self.questions) - len(rows))
+        return make_score(self, rows, missing=len(self.questions) - len(rows))
 
     def _rows(self, samples: Sequence[Sample], answers: Mapping[str, str]) -> Iterable[Row]:
         """The questions of one image. What holds for the image as a whole is booked on its first row:
@@ -96,10 +96,10 @@ class Mme:
             cluster = f"{sample.split}/{sample.image}"
             yield Row(sample.id, cluster, sample.split, counts["right"], counts, detail)
 
-    def summarise(self, totals: Totals) -> dict[str, float]:
+    def summarise(self, totals: Totals) -> dict[str, Sum]:
         """Points of each subtask (accuracy + accuracy+, at most 200) and of the groups that are complete."""
-        metrics: dict[str, float] = {}
-        points: dict[str, float] = {}
+        metrics: dict[str, Sum] = {}
+        points: dict[str, Sum] = {}
         for subtask, sums in totals.items():
             accuracy = percent(sums["right"], sums["questions"])
             accuracy_plus = percent(sums["images_right"], sums["images"])
@@ -109,7 +109,7 @@ class Mme:
             metrics[f"{subtask}/acc+"] = accuracy_plus
             metrics[f"{subtask}/other_rate"] = percent(sums["other"], sums["questions"])
         groups = {"hallucination": HALLUCINATION, "perception": PERCEPTION, "cognition": COGNITION}
-        headline = {
+        headline: dict[str, Sum] = {
             name: sum(points[subtask] for subtask in subtasks)
             for name, subtasks in groups.items()
             if points.keys() >= set(subtasks)  # a partial sum would look like a bad score
@@ -156,7 +156,8 @@ def load_results(folder: Path) -> tuple[Mme, dict[str, str]]:
             answers[sample.id] = response
     if not samples:
         raise InvalidInput(
-            f"{folder} holds no MME result file.", f"Expected are {', '.join(SUBTASKS[:3])} ... each with .txt."
+            f"{folder} holds no MME result file.",
+            f"Expected are {', '.join(SUBTASKS[:3])} ... each with .txt.",
         )
     return Mme(tuple(samples)), answers
 
@@ -190,10 +191,22 @@ def _read_release(folder: Path) -> list[Sample]:
             question, tab, truth = line.strip().rpartition("\t")
             if not tab or truth.lower() not in ("yes", "no"):
                 raise InvalidInput(
-                    f"{path}, line {number}: not 'question, Yes or No' separated by a tab.", "Unpack MME again."
+                    f"{path}, line {number}: not 'question, Yes or No' separated by a tab.",
+                    "Unpack MME again.",
                 )
             samples.append(_sample(folder.name, names.get(path.stem, path.stem), number, question, truth))
     return samples
+
+
+def questions_from(records: Iterable[tuple[str, Mapping[str, Any]]]) -> tuple[Sample, ...]:
+    """Questions from `(subtask, {image, question, answer})`."""
+    asked: dict[tuple[str, str], int] = {}
+    samples = []
+    for subtask, record in records:
+        image = record["image"]
+        number = asked[subtask, image] = asked.get((subtask, image), 0) + 1
+        samples.append(_sample(subtask, image, number, record["question"], record["answer"]))
+    return tuple(samples)
 
 
 def _sample(subtask: str, image: str, number: int, question: str, truth: str) -> Sample:

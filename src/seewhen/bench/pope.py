@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from seewhen.bench.answers import pick, pick_text, read_answers, read_records
-from seewhen.bench.base import Row, Sample, Score, Totals, add_up, percent, refuse_unknown
+from seewhen.bench.base import Row, Sample, Score, Sum, Totals, make_score, percent, refuse_unknown
 from seewhen.bench.prompts import POPE_STYLES, style_named
 from seewhen.bench.yesno import count_answer, parser_named, yes_no_metrics
 from seewhen.errors import InvalidInput
@@ -50,19 +50,13 @@ class Pope:
             counts = count_answer(verdict, label, "yes", answer)
             detail = {"label": label, "parsed": verdict, "answer": answer}
             rows.append(Row(sample.id, sample.image, sample.split, counts["right"], counts, detail))
-        return Score(
-            self.name,
-            self.settings,
-            self.summarise(add_up(rows)),
-            tuple(rows),
-            missing=len(self.questions) - len(rows),
-        )
+        return make_score(self, rows, missing=len(self.questions) - len(rows))
 
-    def summarise(self, totals: Totals) -> dict[str, float]:
+    def summarise(self, totals: Totals) -> dict[str, Sum]:
         """Each split's metrics, and as headline the mean over splits, as the papers average."""
         by_split = {split: self._of_split(sums) for split, sums in totals.items()}
         names = next(iter(by_split.values()), {})
-        metrics = {
+        metrics: dict[str, Sum] = {
             name: sum(values[name] for values in by_split.values()) / len(by_split) for name in names
         }
         if len(by_split) > 1:
@@ -71,7 +65,7 @@ class Pope:
         return metrics
 
     @staticmethod
-    def _of_split(sums: Mapping[str, float]) -> dict[str, float]:
+    def _of_split(sums: Mapping[str, Sum]) -> dict[str, Sum]:
         return {
             **yes_no_metrics(sums),
             "yes_ratio": percent(sums["said_positive"], sums["questions"]),
@@ -81,9 +75,15 @@ class Pope:
 
 def load_questions(path: Path, split: str | None = None) -> tuple[Sample, ...]:
     """Questions in any published form: JSON lines, a JSON array, or PAI's records of six questions."""
-    split = split or split_of_file(path)
+    return questions_from(read_records(path), split or split_of_file(path), path)
+
+
+def questions_from(
+    records: Iterable[tuple[int, Mapping[str, Any]]], split: str, path: Path
+) -> tuple[Sample, ...]:
+    """Questions from numbered records; `path` is named in errors."""
     samples: list[Sample] = []
-    for number, record in read_records(path):
+    for number, record in records:
         for question_id, text, label in _questions_in(path, number, record, len(samples)):
             image = str(pick(path, number, record, ("image", "image_source")))
             samples.append(Sample(f"{split}/{question_id}", image, text, label, split))

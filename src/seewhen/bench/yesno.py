@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from seewhen.bench.base import harmonic_mean, percent
+from seewhen.bench.base import Sum, harmonic_mean, percent
 from seewhen.errors import InvalidMethod
 
 Verdict = Literal["yes", "no", "other"]
@@ -89,7 +89,7 @@ def count_answer(verdict: Verdict, label: str, positive: str, answer: str) -> di
     }
 
 
-def yes_no_metrics(sums: Mapping[str, float]) -> dict[str, float]:
+def yes_no_metrics(sums: Mapping[str, Sum]) -> dict[str, Sum]:
     """Accuracy, precision, recall and F1 from summed counts."""
     precision = percent(sums["true_positives"], sums["said_positive"])
     recall = percent(sums["true_positives"], sums["positives"])

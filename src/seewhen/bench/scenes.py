@@ -1,0 +1,43 @@
+"""The packaged scenes through the very same scorers: POPE, CHAIR and MME with exact truth and no files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from seewhen.bench import mme, pope
+from seewhen.bench.base import Benchmark, Sample
+from seewhen.bench.chair import CaptionReader, Chair
+from seewhen.errors import InvalidInput
+
+
+def scene_benchmark(
+    name: str, split: str, count: int, *, parser: str | None = None, lemmatizer: str = "offline"
+) -> Benchmark:
+    """A benchmark over `count` scenes of a part ("val", "test", "shifted"; POPE also "shifted-popular")."""
+    from seewhen import scenes as made
+    from seewhen.scenes.questions import SUBTASKS
+
+    part, _, kind = split.partition("-")
+    if part not in made.SPLITS:
+        raise InvalidInput(
+            f"There is no part {part!r} of the scenes.", f"Use one of {', '.join(made.SPLITS)}."
+        )
+    pictures = made.dataset(part, count)
+    if name == "pope":
+        kinds = (kind,) if kind else pope.KINDS
+        questions: list[Sample] = []
+        for each in kinds:
+            records = made.pope(pictures, each)  # type: ignore[arg-type]
+            questions += pope.questions_from(enumerate(records, 1), f"{part}-{each}", Path("scenes"))
+        return pope.Pope(tuple(questions), parser or "C")
+    if kind:
+        raise InvalidInput(f"{name} has no split {split!r}.", f"Use {part!r}.")
+    if name == "chair":
+        truth = {image: frozenset(things) for image, things in made.chair(pictures).items()}
+        return Chair(truth, tuple(truth), CaptionReader(lemmatizer))
+    if name == "mme":
+        asked = [(subtask, dict(record)) for subtask in SUBTASKS for record in made.mme(pictures, subtask)]
+        return mme.Mme(mme.questions_from(asked), parser or "official")
+    raise InvalidInput(
+        "AMBER is not made from scenes.", "Use pope, chair or mme, or name AMBER's own folder."
+    )
