@@ -1,0 +1,74 @@
+"""The registry: every method by name, ours and those of other packages.
+
+Another package adds a method by an entry point in the group `seewhen.methods` whose value is a
+`Method` subclass; see docs/add-a-method.md.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from seewhen.errors import InvalidMethod
+from seewhen.methods.base import Combined, Method, make
+
+# name -> module and class; imported on first use.
+_BUILT_IN = {
+    "regular": ("regular", "Regular"),
+    "min-p": ("regular", "MinP"),
+    "cai": ("cai", "CAI"),
+}
+
+
+@cache
+def _plugins() -> dict[str, Any]:
+    return {entry.name: entry for entry in entry_points(group="seewhen.methods")}
+
+
+def method_names() -> tuple[str, ...]:
+    """The names of all methods, built-in first."""
+    return (*_BUILT_IN, *(name for name in sorted(_plugins()) if name not in _BUILT_IN))
+
+
+def method_class(name: str) -> type[Method]:
+    """The class of the method called `name`."""
+    if name in _BUILT_IN:
+        module, attribute = _BUILT_IN[name]
+        return getattr(import_module(f"seewhen.methods.{module}"), attribute)
+    if name in _plugins():
+        cls = _plugins()[name].load()
+        if not (isinstance(cls, type) and issubclass(cls, Method)):
+            raise InvalidMethod(
+                f"The entry point {name!r} gives {cls!r}, which is not a subclass of seewhen.Method.",
+                "Fix the package that registers it.",
+            )
+        return cls
+    raise InvalidMethod(f"There is no method {name!r}.", f"Methods: {', '.join(method_names())}.")
+
+
+def method(name: str | Method, preset: str | None = None, **parameters: Any) -> Method:
+    """Make a method: `method("cai", preset="reference", start_layer=3)`.
+
+    A preset can be part of the name, `"cai:reference:llava-1.5/coco/adversarial"`, and two methods can be
+    combined, `"cai+vcd"`: the attention of the first with the contrast of the second.
+    """
+    if isinstance(name, Method):
+        return name.replace(**parameters)
+    if "+" in name:
+        first, second = name.split("+", 1)
+        if preset or parameters:
+            raise InvalidMethod("Parameters of a combination are ambiguous.", "Make both methods, then add them.")
+        return method(first.strip()) + method(second.strip())
+    if ":" in name:
+        name, preset = name.split(":", 1)
+    return make(method_class(name), preset, **parameters)
+
+
+def method_from_json(description: dict[str, Any]) -> Method:
+    """The inverse of `Method.to_json`."""
+    name, parameters = description["method"], description["parameters"]
+    if name == Combined.name:
+        return Combined(*(method_from_json(parameters[part]) for part in ("attention", "contrast")))
+    return make(method_class(name), None, **parameters)

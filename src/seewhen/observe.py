@@ -1,0 +1,85 @@
+"""The observer: what a full trace needs to see beside what the method itself records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seewhen.attention import AttentionCall
+from seewhen.backbone import Backbone
+from seewhen.interventions import Intervention
+from seewhen.sequence import Prefill, Sequence, Step
+from seewhen.tilting import Relevance
+from seewhen.when import entropy
+
+
+@dataclass(frozen=True)
+class Observer(Intervention):
+    """Reads, and changes nothing: entropy after every layer, image attention of every softmax layer,
+    relevance at chosen source layers.
+
+    `own_relevance` is False when the method's tilt already records the relevance it uses.
+    """
+
+    relevance_layers: tuple[int, ...] = ()
+    own_relevance: bool = True
+    relevance: Relevance = Relevance(query="tail_mean")
+
+    def sees(self, backbone: Backbone) -> frozenset[int]:
+        """All layers."""
+        return frozenset(range(backbone.num_layers))
+
+    def edits(self, backbone: Backbone) -> frozenset[int]:
+        """All softmax layers, to look at their attention."""
+        return frozenset(backbone.softmax_layers)
+
+    def begin(self, sequence: Sequence, prefill: Prefill) -> dict[int, Tensor]:
+        """Declare the buffers; the memory maps a source layer to its image states."""
+        recorder, rows = sequence.recorder, sequence.rows
+        tokens = sequence.image.columns.shape[1]
+        for name in ("entropy", "mass_before", "mass_after"):
+            recorder.declare(name, (rows, recorder.layers))
+        for name in ("attention_before", "attention_after"):
+            recorder.declare(name, (rows, recorder.layers, tokens))
+        if self.own_relevance:
+            recorder.declare("relevance", (rows, tokens))
+        for layer in self.relevance_layers:
+            recorder.declare(f"relevance_at_{layer}", (rows, tokens))
+        return {}
+
+    def before_layer(self, step: Step, memory: dict[int, Tensor], layer: int, hidden: Tensor) -> None:
+        """Entropy of the layer before, and relevance if this is a source layer."""
+        sequence, recorder = step.sequence, step.recorder
+        states = hidden[: sequence.rows]
+        if layer:
+            recorder.write("entropy", entropy(sequence.backbone.lens(states[:, -1])), layer - 1)
+        names = [f"relevance_at_{layer}"] if layer in self.relevance_layers else []
+        if self.own_relevance and layer == 0:
+            names.append("relevance")
+        if not names:
+            return
+        if step.prefill is not None:
+            index = sequence.image.columns[..., None].expand(-1, -1, states.shape[-1])
+            memory[layer] = states.gather(1, index.to(states.device))
+        query = self.relevance.query_vector(states, step.prefill)
+        weights = self.relevance.weights(query, memory[layer], sequence.image.valid.to(states.device))
+        for name in names:
+            recorder.write(name, weights)
+
+    def attend(self, step: Step, memory: Any, call: AttentionCall) -> Tensor:
+        """Record the image attention; a tilt that runs later overwrites the `after` part."""
+        sequence, rows = step.sequence, step.sequence.rows
+        columns, valid = (t.to(call.query.device) for t in sequence.image.padded(call.query.shape[0]))
+        attention = torch.exp(call.scores_at(columns) - call.log_normaliser)
+        attention = attention.masked_fill(~valid[:, None], 0.0)[:rows]
+        mass, mean = attention.sum(dim=-1).mean(dim=1), attention.mean(dim=1)
+        for when in ("before", "after"):
+            step.recorder.write(f"mass_{when}", mass, call.layer)
+            step.recorder.write(f"attention_{when}", mean, call.layer)
+        return call.output
+
+    def reorder(self, memory: dict[int, Tensor], index: Tensor) -> None:
+        """Rows of one image share its states, so there is nothing per beam to move."""
