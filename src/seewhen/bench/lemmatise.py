@@ -163,7 +163,7 @@ _NLTK_DATA = {
 
 
 @cache
-def nltk_reader() -> Callable[[str], list[Token]]:
+def nltk_reader() -> Callable[[str], tuple[Token, ...]]:
     """Tokenizer, tagger and WordNet lemmatizer of NLTK, loaded once."""
     try:
         import nltk
@@ -175,13 +175,14 @@ def nltk_reader() -> Callable[[str], list[Token]]:
     tagger = PerceptronTagger(lang="eng")
     lemmatize = lru_cache(maxsize=100_000)(WordNetLemmatizer().lemmatize)
 
-    def read(text: str) -> list[Token]:
+    @lru_cache(maxsize=8192)  # tagging is slow, and seeds and methods often give the same caption
+    def read(text: str) -> tuple[Token, ...]:
         tagged = tagger.tag(nltk.word_tokenize(text))
         # A tag that is none of adjective, verb and adverb is looked up as a noun.
-        return [
+        return tuple(
             Token(word, lemmatize(word, {"J": "a", "V": "v", "R": "r"}.get(tag[:1], "n")), _kind(tag))
             for word, tag in tagged
-        ]
+        )
 
     return read
 

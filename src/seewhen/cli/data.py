@@ -34,7 +34,8 @@ def check(
 ) -> None:
     """Lists every expected file: there or not, the published content or another, and where to get it.
 
-    Exits with 1 if a file is broken or differs, or one that was asked for with --bench is missing.
+    Exits with 1 if a file is broken or differs, or one that was asked for with --bench is missing,
+    or if there is none at all.
 
     seewhen data check ~/benchmarks --bench pope
     """
@@ -53,7 +54,7 @@ def check(
     else:
         _print_table(findings)
     bad = {"broken", "differs"} | ({"missing"} if benchmark else set())
-    if any(finding.state in bad for finding in findings):
+    if any(f.state in bad for f in findings) or all(f.state == "missing" for f in findings):
         raise typer.Exit(1)
 
 
@@ -62,9 +63,22 @@ def _print_table(findings: list[Finding]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    colors = {"ok": "green", "present": "green", "differs": "yellow", "broken": "red", "missing": "dim"}
-    table = Table("file", "state", "where", "note")
+    console = Console()
+    colors = {"ok": "green", "present": "green", "differs": "yellow", "broken": "red"}
+    table = Table()
+    for title in ("file", "state"):
+        table.add_column(title, no_wrap=True)
+    for title in ("where", "note"):
+        table.add_column(title, overflow="fold")
+    missing: dict[str, list[Finding]] = {}
     for finding in findings:
-        state = Text(finding.state, style=colors[finding.state])
-        table.add_row(finding.key, state, Text(finding.path), Text(finding.note))
-    Console().print(table)
+        if finding.state == "missing":
+            missing.setdefault(finding.source, []).append(finding)
+        else:
+            state = Text(finding.state, style=colors[finding.state])
+            table.add_row(finding.key, state, Text(finding.path), Text(finding.note))
+    if table.rows:
+        console.print(table)
+    for source, files in missing.items():
+        names = ", ".join(file.key for file in files)
+        console.print(Text(f"missing: {names}\n  expected for example as {files[0].path}, from {source}"))

@@ -66,7 +66,7 @@ def chair(
 ) -> None:
     """CHAIR: lines with image_id and caption.
 
-    seewhen score chair --answers captions.jsonl --objects instances_val2014.json --objects captions_val2014.json
+    seewhen score chair --answers captions.jsonl --objects instances.json --objects captions.json
     """
     from seewhen.bench.chair import CaptionReader, Chair, load_captions
     from seewhen.bench.coco import load_objects
@@ -162,12 +162,13 @@ def _print_table(score: Score) -> None:
     settings = ", ".join(f"{name} {value}" for name, value in score.settings.items() if len(value) < 40)
     console = Console()
     console.print(f"{score.benchmark}: {len(score.rows)} answers; {settings}")
-    for group in [[g for g in lines if not g], [g for g in lines if g]]:
-        if not group:
+    # The headline figures and those of groups have different columns, so they get tables of their own.
+    for names in (tuple(g for g in lines if not g), tuple(g for g in lines if g)):
+        if not names:
             continue
-        metrics = list(dict.fromkeys(metric for name in group for metric in lines[name]))
+        metrics = list(dict.fromkeys(metric for name in names for metric in lines[name]))
         table = Table("", *metrics)
-        for name in group:
+        for name in names:
             cells = [f"{lines[name][metric]:.2f}" if metric in lines[name] else "" for metric in metrics]
             table.add_row(name or "all", *cells)
         console.print(table)
