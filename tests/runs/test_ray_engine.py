@@ -1,0 +1,71 @@
+"""A real Ray cluster of two workers on this machine, one of which is killed in the middle."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from dataclasses import replace
+
+import pytest
+import toy
+
+from seewhen.runs.engine import InProcess, Plan, WorkerFailed, run
+from seewhen.runs.ray_engine import RayPool, RayUnreachable
+from seewhen.runs.store import RESULT, SAMPLES, RunStore
+from seewhen.runs.work import cut_jobs
+
+ray = pytest.importorskip("ray", reason="Ray is not installed (pip install 'seewhen[ray]')")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),  # Ray's own warnings are its own
+]
+
+
+def test_no_cluster_is_one_clear_sentence():
+    jobs = list(cut_jobs(toy.questions(1, 1), (0,), 1))
+    with pytest.raises(RayUnreachable, match="No Ray cluster at"):
+        list(RayPool(toy.maker(), True, address="127.0.0.1:1").run(jobs, threading.Event()))
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    from conftest import HERE
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": HERE}},
+    )
+    yield
+    ray.shutdown()
+
+
+def go(path, pool, tasks):
+    with RunStore.open(path, {"toy": 1}, {}) as store:
+        return run(store, Plan(tasks, (0, 1), batch=5), pool, toy.count)
+
+
+def test_two_workers_one_killed_leave_the_bytes_of_a_local_run(cluster, tmp_path):
+    tasks = toy.questions(20, 3)
+    mark = tmp_path / "mark"
+    before = signal.getsignal(signal.SIGTERM)
+    deadly = [replace(t, source=f"kill:{mark}") if t.id == "q1.13" else t for t in tasks]
+    go(tmp_path / "local", InProcess(toy.maker(), sampled=True), tasks)
+    go(tmp_path / "ray", RayPool(toy.maker(delay=0.02), sampled=True, workers=2), deadly)
+    assert mark.exists()  # a worker did die
+    assert signal.getsignal(signal.SIGTERM) is before
+    for name in (SAMPLES, RESULT):
+        assert (tmp_path / "ray" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
+
+
+def test_an_error_of_a_worker_is_the_error_of_the_run(cluster, tmp_path):
+    with pytest.raises(WorkerFailed, match="no_such_option"):
+        go(
+            tmp_path,
+            RayPool(toy.maker(no_such_option=1), sampled=True, workers=1, restarts=0),
+            toy.questions(2, 1),
+        )
