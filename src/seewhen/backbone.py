@@ -26,18 +26,18 @@ _LAYERS = ("layers", "h", "blocks")
 class Backbone:
     """Facts about one model. Read-only: nothing here changes the model."""
 
-    model: nn.Module
-    driver: nn.Module  # whose forward `generate` calls: the model, or its inner language model
-    decoder: nn.Module
+    model: Any
+    driver: Any  # whose forward `generate` calls: the model, or its inner language model
+    decoder: Any
     layers: tuple[nn.Module, ...]
     softmax_layers: tuple[int, ...]  # layers with full softmax attention: the only ones that can be tilted
-    norm: nn.Module
-    head: nn.Module
+    norm: Any
+    head: Any
     text_config: Any
     image_token_ids: tuple[int, ...]
 
     @classmethod
-    def of(cls, model: nn.Module, **overrides: Any) -> Backbone:
+    def of(cls, model: Any, **overrides: Any) -> Backbone:
         """Read the facts of `model`. `overrides` replace any field the model does not answer correctly."""
         family = exceptions_of(model)
         known = {**family(model), **overrides}
@@ -91,7 +91,7 @@ def _unsupported(model: nn.Module, why: str, field: str) -> UnsupportedModel:
     )
 
 
-def _decoder(model: nn.Module) -> nn.Module:
+def _decoder(model: Any) -> Any:
     config = getattr(model, "config", None)
     if config is None or not hasattr(model, "get_decoder"):
         raise _unsupported(model, "it is not a transformers model", "decoder")

@@ -41,9 +41,7 @@ class ImageGrid:
         return weights[self.start + index]
 
 
-def image_grids(
-    backbone: Backbone, inputs: dict[str, Any], rows: int
-) -> tuple[tuple[ImageGrid, ...], ...]:
+def image_grids(backbone: Backbone, inputs: dict[str, Any], rows: int) -> tuple[tuple[ImageGrid, ...], ...]:
     """The grids of each row, as far as they can be told from the inputs of `generate`."""
     ids = inputs.get("input_ids")
     if not isinstance(ids, Tensor):

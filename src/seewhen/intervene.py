@@ -234,6 +234,10 @@ class Session:
         output["logits"] = torch.cat([logits[:rows, :-1].to(scores.dtype), scores[:, None]], dim=1)
         return output
 
+    def forget(self) -> None:
+        """Forget the sequence decoded last."""
+        self.last = None
+
     def warn(self, message: str) -> None:
         """Warn once per session."""
         if message not in self.warned:

@@ -58,7 +58,7 @@ class Intervention:
         return mask
 
     def install(self, backbone: Backbone, current: CurrentStep) -> list[Any]:
-        """Place hooks of your own (on an MLP, say) and return their handles; `current.step` is the running step."""
+        """Place hooks of your own (on an MLP, say), return their handles; `current.step` is the running step."""
         return []
 
     def reorder(self, memory: Any, index: Tensor) -> None:

@@ -149,11 +149,10 @@ class Tilt(Intervention):
 
     def attend(self, step: Step, memory: _Memory, call: AttentionCall) -> Tensor:
         """Tilt the last row where the gate is open; other rows keep their bits."""
-        sequence, scratch, device = step.sequence, step.scratch_of(self), call.query.device
-        rows = call.query.shape[0]
-        columns, valid = (t.to(device) for t in sequence.image.padded(rows))
-        weights = pad_rows(scratch["weights"].to(device), rows)[:, None]
-        gate = pad_rows(scratch[f"gate{call.layer}"].to(device), rows)
+        columns, valid, weights, gate = (
+            t.to(call.query.device) for t in self._targets(step, call.layer, call.query.shape[0])
+        )
+        weights = weights[:, None]
         scores = call.scores_at(columns)
         attention = torch.exp(scores - call.log_normaliser).masked_fill(~valid[:, None], 0.0)
         bias = self._bias(scores, attention, weights).masked_fill(~valid[:, None], 0.0)
@@ -164,6 +163,12 @@ class Tilt(Intervention):
             row = tilt.corrected_output(old, attention, bias, call.values_at(columns))
         self._record(step, call.layer, attention, bias, gate)
         return call.replace_last(row, gate)
+
+    def _targets(self, step: Step, layer: int, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Columns, validity, weights (all (rows, tokens)) and gate (rows,) of all rows: no tilt in branches."""
+        scratch = step.scratch_of(self)
+        columns, valid = step.sequence.image.padded(rows)
+        return columns, valid, pad_rows(scratch["weights"], rows), pad_rows(scratch[f"gate{layer}"], rows)
 
     def _bias(self, scores: Tensor, attention: Tensor, weights: Tensor) -> Tensor:
         if self.form == "score":

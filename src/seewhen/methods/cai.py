@@ -23,6 +23,7 @@ from seewhen.branches import TextOnly
 from seewhen.contrast import log_prob_contrast, prob_contrast
 from seewhen.errors import InvalidMethod
 from seewhen.methods.base import Logits, Method, Parts, Preset
+from seewhen.methods.cai_leak import LeakyTilt
 from seewhen.tilting import Gate, Kernel, QueryForm, Relevance, Tilt, TiltForm
 from seewhen.when import start_layer as resolve_start_layer
 
@@ -63,6 +64,7 @@ _REFERENCE = {
     "contrast": 1.0,
     "contrast_on": "log_probs",
     "plausibility": 0.1,
+    "leak": True,
 }
 
 
@@ -103,7 +105,7 @@ def _presets() -> dict[str, Preset]:
         "reference": Preset(
             _REFERENCE,
             "released code, utils/llava_utils.py and its argument defaults",
-            {"start_layer": "25 of 32 layers"},
+            {"start_layer": "25 of 32 layers", "leak": "a defect of the released code, kept for parity"},
         ),
     }
     for backbone, datasets in _CELLS.items():
@@ -151,6 +153,8 @@ class CAI(Method):
     contrast: float = 1.0
     contrast_on: Literal["log_probs", "probs"] = "log_probs"
     plausibility: float | None = 0.1
+    # The released code forgets to switch the tilt off in its text-only pass; see methods/cai_leak.py.
+    leak: bool = False
 
     def __post_init__(self) -> None:
         def require(condition: bool, message: str, hint: str) -> None:
@@ -202,7 +206,9 @@ class CAI(Method):
         return layers
 
     def _tilt(self, backbone: Backbone) -> Tilt:
-        return Tilt(
+        leaks = self.leak and self.contrast != 1.0 and self.threshold is not None
+        cls = LeakyTilt if leaks else Tilt
+        return cls(
             layers=self.tilted_layers(backbone),
             relevance=Relevance(self.relevance, self.scale, self.floor or 0.0, self.query, self.source_layer),
             gate=Gate(self.threshold, self.entropy_base, self.sd_factor, self.threshold_start),

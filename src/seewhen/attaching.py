@@ -1,0 +1,180 @@
+"""`attach`: a method on your own model and your own `generate` call."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seewhen.backbone import Backbone
+from seewhen.errors import UnsupportedMode
+from seewhen.grids import image_grids
+from seewhen.intervene import Session, attached_session
+from seewhen.methods import method as make_method
+from seewhen.methods.base import Method
+from seewhen.observe import Observer
+from seewhen.tilting import Tilt
+from seewhen.trace import Trace
+
+
+class Handle:
+    """What `attach` gives: the method, and the trace of the last `generate` call."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._trace: Callable[[], Trace] | None = None
+        self._made: Trace | None = None
+
+    @property
+    def method(self) -> Method:
+        """The attached method."""
+        return self.session.method
+
+    @property
+    def trace(self) -> Trace:
+        """What happened in the last `generate` call (of any thread)."""
+        if self._trace is None:
+            raise UnsupportedMode("There is no trace yet.", "Call model.generate(...) first.")
+        if self._made is None:
+            self._made = self._trace()
+        return self._made
+
+    def summary(self) -> str:
+        """The trace's summary: how many tokens, in which layers, how often it fired."""
+        return self.trace.summary()
+
+    def _finished(self, trace: Callable[[], Trace]) -> None:
+        self._trace, self._made = trace, None
+
+
+@contextmanager
+def attach(
+    model: Any,
+    method: str | Method = "cai",
+    *,
+    trace: bool | str = False,
+    relevance_layers: tuple[int, ...] = (),
+    backbone: Backbone | None = None,
+) -> Iterator[Handle]:
+    """Make `model` decode with `method` inside the context; afterwards it is as it was.
+
+    Call `model.generate(...)` inside just as you do without: greedy, sampling, beams, left-padded
+    batches, several images, streamers, static caches. `trace=True` keeps the full trace (entropy after
+    every layer, relevance and attention maps, runner-up tokens), otherwise a cheap summary;
+    `relevance_layers` adds relevance read at other source layers, for analysis.
+
+        with seewhen.attach(model, "cai") as handle:
+            output = model.generate(**inputs, max_new_tokens=64)
+        print(handle.summary())
+
+    A `generate` call that the method cannot honour (assisted decoding, chunked prefill, no cache)
+    raises `UnsupportedMode`; a prompt without an image is passed through with a warning.
+    """
+    method = make_method(method)
+    backbone = backbone or Backbone.of(model)
+    level = trace if isinstance(trace, str) else ("full" if trace else "summary")
+    if level not in ("summary", "full", "replay"):
+        raise UnsupportedMode(f"trace={trace!r} is unknown.", "Use True, False or 'replay'.")
+    observers: tuple[Observer, ...] = ()
+    if level != "summary":
+        tilts = any(isinstance(i, Tilt) for i in method.parts(backbone).interventions)
+        observers = (Observer(relevance_layers, own_relevance=not tilts),)
+    session = Session(backbone, method, observers, level)
+    handle = Handle(session)
+    with attached_session(session):
+        watched = _watch_generate(model, session, handle)
+        model.generate = watched
+        try:
+            yield handle
+        finally:
+            # An instance attribute hid the class's method; remove it and the method is back.
+            model.__dict__.pop("generate", None)
+
+
+def _watch_generate(model: Any, session: Session, handle: Handle) -> Callable[..., Any]:
+    stock = model.generate  # bound method of the class
+
+    @functools.wraps(stock)
+    def generate(*args: Any, **kwargs: Any) -> Any:
+        _check_mode(session.method, model, kwargs)
+        for name, value in session.method.generation_defaults().items():
+            kwargs.setdefault(name, value)
+        inputs = dict(kwargs)
+        if args and isinstance(args[0], Tensor):
+            inputs.setdefault("input_ids", args[0])
+        elif "inputs" in kwargs:
+            inputs.setdefault("input_ids", kwargs["inputs"])
+        loop = session.parts.loop
+        session.forget()
+        with session.given(inputs):
+            output = stock(*args, **kwargs) if loop is None else loop(session, stock, *args, **kwargs)
+        sequence = session.last
+        if sequence is not None:
+            ids = output if isinstance(output, Tensor) else output.sequences
+            tokens = _new_tokens(ids, inputs.get("input_ids"), sequence.rows)
+            if tokens is not None:
+                eos = _eos_ids(model, kwargs)
+                grids = functools.partial(image_grids, session.backbone, inputs, sequence.rows)
+                description = session.method.to_json()
+                handle._finished(lambda: Trace.of(sequence, description, tokens, eos).with_grids(grids()))
+                _warn_if_silent(session, sequence)
+        return output
+
+    return generate
+
+
+def _check_mode(method: Method, model: Any, kwargs: dict[str, Any]) -> None:
+    config = kwargs.get("generation_config") or model.generation_config
+
+    def option(name: str) -> Any:
+        return kwargs[name] if name in kwargs else getattr(config, name, None)
+
+    def refuse(condition: Any, what: str, hint: str) -> None:
+        if condition:
+            raise UnsupportedMode(f"{method.name} cannot run with {what}.", hint)
+
+    refuse(option("assistant_model"), "assisted decoding", "Leave assistant_model unset.")
+    refuse(option("prompt_lookup_num_tokens"), "prompt lookup decoding", "Leave prompt_lookup_num_tokens unset.")
+    refuse(option("prefill_chunk_size"), "chunked prefill", "Leave prefill_chunk_size unset.")
+    refuse(option("use_cache") is False, "use_cache=False", "Leave the cache on.")
+    refuse(option("cache_implementation") == "paged", "a paged cache", "Use a dynamic or static cache.")
+    beams = (option("num_beams") or 1) > 1
+    refuse(beams and not method.beams, "beam search", "Use num_beams=1.")
+    refuse(not beams and method.beams_only, "num_beams=1", "It is a beam search: set num_beams=5, say.")
+    refuse(
+        method.samples_only and not option("do_sample"),
+        "do_sample=False",
+        "It rejects samples: set do_sample=True.",
+    )
+
+
+def _new_tokens(ids: Tensor, prompt: Tensor | None, rows: int) -> Tensor | None:
+    """The generated part of `ids`, (rows, steps); None if beams or n-best returned other rows."""
+    if ids.shape[0] != rows:
+        return None
+    if prompt is not None and ids.shape[1] >= prompt.shape[1]:
+        start = prompt.repeat_interleave(rows // prompt.shape[0], dim=0)
+        if torch.equal(ids[:, : prompt.shape[1]].cpu(), start.cpu()):
+            return ids[:, prompt.shape[1] :]
+    return ids
+
+
+def _eos_ids(model: Any, kwargs: dict[str, Any]) -> frozenset[int]:
+    config = kwargs.get("generation_config") or model.generation_config
+    eos = kwargs.get("eos_token_id", getattr(config, "eos_token_id", None))
+    if eos is None:
+        return frozenset()
+    return frozenset([eos] if isinstance(eos, int) else (int(token) for token in eos))
+
+
+def _warn_if_silent(session: Session, sequence: Any) -> None:
+    gate = sequence.recorder.buffers.get("gate")
+    if gate is not None and sequence.image.columns.shape[1] and not bool(gate.any()):
+        session.warn(
+            f"{session.method.name} was attached but never fired: the gate stayed closed at every token. "
+            "Lower the threshold or the start layer if you expected it to act."
+        )

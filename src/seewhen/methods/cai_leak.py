@@ -1,0 +1,53 @@
+"""A defect of CAI's released code, for exact parity: the tilt leaks into the text-only row.
+
+The released text-only pass runs through the same patched layers. It is protected only by a check that
+the sequence is longer than the end `e` of the image span, so once the text-only sequence itself grows
+past `e` (about 611 tokens on LLaVA-1.5, so never in the published evaluations), its columns `[s, e)`,
+which are text, are tilted too: in layers where the main row's gate was open, or where the entropy of
+the text-only row itself exceeds the threshold. Only the preset `reference` does this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seewhen.interventions import pad_rows
+from seewhen.sequence import Step
+from seewhen.tilting import Tilt, _Memory
+from seewhen.when import entropy
+
+
+@dataclass(frozen=True)
+class LeakyTilt(Tilt):
+    """`Tilt` with the leak. It knows one branch, the text-only row, and a fixed threshold."""
+
+    def _decide(self, step: Step, memory: _Memory, layer: int, hidden: Tensor) -> None:
+        super()._decide(step, memory, layer, hidden)
+        sequence, scratch = step.sequence, step.scratch_of(self)
+        assert self.gate is not None and self.gate.threshold is not None
+        own = entropy(sequence.backbone.lens(hidden[sequence.rows :, -1]), self.gate.base)
+        scratch[f"leak{layer}"] = scratch[f"gate{layer}"] | (own > self.gate.threshold)
+
+    def _targets(self, step: Step, layer: int, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        columns, valid, weights, gate = super()._targets(step, layer, rows)
+        sequence, scratch = step.sequence, step.scratch_of(self)
+        main = sequence.rows
+        if step.prefill is not None or sequence.hidden is None:
+            return columns, valid, weights, gate
+        hidden = sequence.hidden.sum(dim=1, keepdim=True)
+        # The same offsets from the row's own first token, in the branch row's columns.
+        moved = columns[:main] + hidden[main:] - hidden[:main]
+        end = sequence.image.columns.amax(dim=1) + 1 - hidden[:main, 0]
+        length = sequence.prompt_length - hidden[main:, 0] + step.recorder.step
+        grown = length > end
+        leaked = scratch[f"leak{layer}"] & grown
+        branch = torch.where(grown[:, None], moved, 0)
+        return (
+            torch.cat([columns[:main], branch]),
+            torch.cat([valid[:main], valid[:main] & grown[:, None]]),
+            torch.cat([weights[:main], weights[:main]]),
+            torch.cat([gate[:main], pad_rows(leaked, main)]),
+        )
