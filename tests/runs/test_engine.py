@@ -155,9 +155,7 @@ def test_any_order_of_jobs_leaves_the_same_bytes(tmp_path):
 
 
 def test_several_processes_one_of_which_is_killed(tmp_path):
-    deadly = [
-        replace(task, source=f"kill:{tmp_path / 'mark'}") if task.id == "q1.5" else task for task in TASKS
-    ]
+    deadly = [replace(task, source=f"kill:{tmp_path / 'mark'}") if task.id == "q1.5" else task for task in TASKS]
     go(tmp_path / "a", local())
     go(
         tmp_path / "b",

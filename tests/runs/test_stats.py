@@ -167,12 +167,8 @@ def test_swap_test_keeps_its_level_and_has_power():
             return rng.binomial(6, 1 / (1 + np.exp(-(0.5 + shift + effect))))
 
         base = tally(draw(0.0), asked)
-        null += (
-            difference(tally(draw(0.0), asked), base, ratio, replicates=50, permutations=299, seed=k).p < 0.05
-        )
-        real += (
-            difference(tally(draw(0.8), asked), base, ratio, replicates=50, permutations=299, seed=k).p < 0.05
-        )
+        null += difference(tally(draw(0.0), asked), base, ratio, replicates=50, permutations=299, seed=k).p < 0.05
+        real += difference(tally(draw(0.8), asked), base, ratio, replicates=50, permutations=299, seed=k).p < 0.05
     assert null / 200 < 0.09
     assert real / 200 > 0.9
 

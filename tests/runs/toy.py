@@ -17,9 +17,7 @@ from seewhen.runs.work import Answer, Maker, Task, image_order
 class Toy:
     """Says yes or no by a hash of task and seed; can be slow, short of memory, or meet bad images."""
 
-    def __init__(
-        self, delay: float = 0.0, fits: int | None = None, skill: float = 0.5, log: str | None = None
-    ):
+    def __init__(self, delay: float = 0.0, fits: int | None = None, skill: float = 0.5, log: str | None = None):
         self.delay, self.fits, self.skill, self.log = delay, fits, skill, log
         self.sizes: list[int] = []
 

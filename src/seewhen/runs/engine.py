@@ -161,9 +161,7 @@ def _serve(maker: Maker, sampled: bool, device: str, pipe: Connection) -> None:
     except EOFError:
         return
     except Exception as error:
-        pipe.send(
-            error if isinstance(error, SeewhenError) else WorkerFailed(f"Worker on {device}: {error!r}")
-        )
+        pipe.send(error if isinstance(error, SeewhenError) else WorkerFailed(f"Worker on {device}: {error!r}"))
 
 
 @dataclass

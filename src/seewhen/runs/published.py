@@ -72,9 +72,7 @@ def cells() -> tuple[Cell, ...]:
                     if note["table"] == table["id"]
                     and all(facets.get(name) == want for name, want in note["match"].items())
                 )
-                found.append(
-                    Cell(table["id"], table["number"], r, c, tuple(facets.items()), float(value), notes)
-                )
+                found.append(Cell(table["id"], table["number"], r, c, tuple(facets.items()), float(value), notes))
     return tuple(found)
 
 
