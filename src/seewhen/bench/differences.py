@@ -75,7 +75,7 @@ def _why(text: str, offline: int) -> str:
     if not text.isalpha():
         return "cut into words differently"
     if offline:
-        return "a noun that the tagger takes for an adjective, an adverb or a verb"
+        return "a noun that the tagger takes for another kind of word, or that WordNet does not hold"
     return "a form that WordNet reduces and the offline table does not hold"
 
 
