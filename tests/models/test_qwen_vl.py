@@ -341,6 +341,34 @@ def test_two_conversations_do_not_share_state() -> None:
 
 
 @torch.no_grad()
+def test_rows_of_a_cache_can_be_repeated() -> None:
+    """One prompt of each kind, then two continuations of each: every row keeps its prompt's factor."""
+    model = tiny_model()
+    rows, tails = [tokens(1, 40, 1), tokens(1, 20, 2)], tokens(4, 8, 3)
+    expected = [steps(model, {"input_ids": rows[i // 2]}, tails[i : i + 1])[0][-1] for i in range(4)]
+    batch = left_padded(rows)
+    positions = (batch["attention_mask"].cumsum(-1) - 1).clamp(min=0)
+    cache = model(**batch, position_ids=positions, use_cache=True).past_key_values
+    cache.batch_repeat_interleave(2)
+    mask, last = (x.repeat_interleave(2, dim=0) for x in (batch["attention_mask"], positions[:, -1:]))
+    for step, token in enumerate(tails.unbind(1), start=1):
+        mask = nn.functional.pad(mask, (0, 1), value=1)
+        outputs = model(
+            input_ids=token[:, None], attention_mask=mask, position_ids=last + step, past_key_values=cache
+        )
+    close(outputs.logits[:, -1], torch.cat(expected), 1e-4)
+    assert cache.ntk_factor.flatten().tolist() == [3, 3, 1, 1]
+
+
+@torch.no_grad()
+def test_a_batch_without_position_ids() -> None:
+    model, ids = tiny_model(), tokens(2, 30)
+    cache = model(input_ids=ids[:, :-1], use_cache=True).past_key_values
+    found = model(input_ids=ids[:, -1:], past_key_values=cache).logits
+    close(found, model(input_ids=ids).logits[:, -1:], 1e-4)
+
+
+@torch.no_grad()
 def test_a_registered_attention_function_sees_every_layer_and_its_arguments() -> None:
     seen: list[tuple[int, torch.Tensor]] = []
     sdpa: Callable[..., Any] = AttentionInterface._global_mapping["sdpa"]

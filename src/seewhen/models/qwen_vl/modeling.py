@@ -74,9 +74,7 @@ class QwenVLAttention(Qwen2Attention):
         key = (key * cosine + rotate_half(key) * sine).to(value.dtype)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
-        )
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         output, weights = attend(
             self,
             query,
@@ -116,6 +114,7 @@ class QwenVLTextModel(Qwen2Model):
         if position_ids is None:
             past = past_key_values.get_seq_length() if past_key_values is not None else 0
             position_ids = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device)[None] + past
+        position_ids = position_ids.expand(inputs_embeds.shape[0], -1)
         factor = self._ntk_factor(position_ids, past_key_values)
         outputs = super().forward(
             attention_mask=attention_mask,
@@ -143,8 +142,11 @@ class QwenVLTextModel(Qwen2Model):
                 torch._dynamo.mark_static_address(fresh)
             cache.ntk_factor = fresh
             return fresh
-        if stored.shape != fresh.shape:  # rows were repeated after the prompt, as the cache's own helper does
-            stored = stored.repeat_interleave(fresh.shape[0] // stored.shape[0], dim=0)
+        if stored.shape != fresh.shape:
+            # Rows were repeated after the prompt, as the cache's own helper does, or the cache was emptied and
+            # serves another batch. (Rows picked out by index: the length so far is the best guess.)
+            repeats, rest = divmod(fresh.shape[0], stored.shape[0])
+            stored = fresh.clone() if rest or not repeats else stored.repeat_interleave(repeats, dim=0)
             cache.ntk_factor = stored
         is_prompt = (position_ids == 0).any(-1, keepdim=True)
         stored.copy_(torch.where(is_prompt, fresh, stored))

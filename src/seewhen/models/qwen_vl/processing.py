@@ -104,24 +104,18 @@ class QwenVLProcessor(ProcessorMixin):
             length, template = settings["image_seq_length"], settings.get("chat_template")
         else:
             vision = QwenVLConfig.from_pretrained(pretrained_model_name_or_path, **where).vision_config
-            image_processor = QwenVLImageProcessor(
-                size={"height": vision.image_size, "width": vision.image_size}
-            )
+            image_processor = QwenVLImageProcessor(size={"height": vision.image_size, "width": vision.image_size})
             length, template = vision.n_queries, _published_templates(pretrained_model_name_or_path, where)
         return cls(image_processor, tokenizer, image_seq_length=length, chat_template=template)
 
     def __call__(self, images: Any = None, text: Any = None, **kwargs: Any) -> BatchFeature:
         if text is None:
-            raise InvalidInput(
-                "Qwen-VL needs a text.", f"Write one {IMAGE_START}{IMAGE_END} per image into it."
-            )
+            raise InvalidInput("Qwen-VL needs a text.", f"Write one {IMAGE_START}{IMAGE_END} per image into it.")
         settings = self._merge_kwargs(
             self.valid_processor_kwargs, tokenizer_init_kwargs=self.tokenizer.init_kwargs, **_given(kwargs)
         )
         texts = [text] if isinstance(text, str) else list(text)
-        pictures = (
-            [] if images is None else make_flat_list_of_images(self.image_processor.fetch_images(images))
-        )
+        pictures = [] if images is None else make_flat_list_of_images(self.image_processor.fetch_images(images))
         tags = sum(len(IMAGE_TAG.findall(line)) for line in texts)
         if tags != len(pictures):
             raise InvalidInput(
@@ -132,9 +126,7 @@ class QwenVLProcessor(ProcessorMixin):
             raise InvalidInput(f"The text contains {IMAGE_PAD} outside image tags.", "Remove it.")
         span = IMAGE_START + IMAGE_PAD * self.image_seq_length + IMAGE_END
         return_tensors = settings["text_kwargs"].pop("return_tensors", None)
-        encoded = dict(
-            self.tokenizer([IMAGE_TAG.sub(span, line) for line in texts], **settings["text_kwargs"])
-        )
+        encoded = dict(self.tokenizer([IMAGE_TAG.sub(span, line) for line in texts], **settings["text_kwargs"]))
         if pictures:
             encoded |= self.image_processor(pictures, **settings["images_kwargs"])
         return BatchFeature(encoded, tensor_type=return_tensors)
@@ -142,9 +134,7 @@ class QwenVLProcessor(ProcessorMixin):
 
 def _given(kwargs: dict[str, Any]) -> dict[str, Any]:
     """`apply_chat_template` passes videos and audio as None; this model has neither."""
-    return {
-        key: value for key, value in kwargs.items() if key not in ("videos", "audio") or value is not None
-    }
+    return {key: value for key, value in kwargs.items() if key not in ("videos", "audio") or value is not None}
 
 
 def _published_templates(name: Any, where: dict[str, Any]) -> dict[str, str]:

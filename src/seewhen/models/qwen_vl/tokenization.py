@@ -125,9 +125,7 @@ class QWenTokenizer(PreTrainedTokenizerFast):
         self._tokenizer.add_special_tokens(
             [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
         )
-        kwargs.pop(
-            "errors", None
-        )  # a published option of the Python decoder; invalid bytes become U+FFFD here
+        kwargs.pop("errors", None)  # a published option of the Python decoder; invalid bytes become U+FFFD here
         super().__init__(eos_token=eos_token, pad_token=pad_token, padding_side=padding_side, **kwargs)
 
     def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str]:

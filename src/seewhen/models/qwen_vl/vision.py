@@ -91,9 +91,7 @@ class ResamplerAttention(VisionAttention):
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         pairs = ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
-        return self.out_proj(
-            self.attend(*(project(x).unflatten(-1, (self.heads, -1)) for project, x in pairs))
-        )
+        return self.out_proj(self.attend(*(project(x).unflatten(-1, (self.heads, -1)) for project, x in pairs)))
 
 
 class VisionBlock(nn.Module):
