@@ -85,7 +85,9 @@ def test_an_unknown_image_is_an_error_and_not_an_empty_one() -> None:
         Chair({"1": frozenset()}, ("7",)).score({"7": "A dog"})
 
 
-WORDS = st.sampled_from(sorted(t for t in LEXICON.node if " " not in t) + ["the", "blue", "of", ".", "baby", "seat"])
+WORDS = st.sampled_from(
+    [*sorted(t for t in LEXICON.node if " " not in t), "the", "blue", "of", ".", "baby", "seat"]
+)
 CAPTIONS = st.lists(WORDS, max_size=25).map(" ".join)
 TRUTH = st.frozensets(st.sampled_from(LEXICON.objects), max_size=6)
 
@@ -153,9 +155,11 @@ def test_ground_truth_from_a_table(tmp_path) -> None:
     assert load_objects([path], LEXICON, READER.objects) == {"9": {"dog"}, "10": {"cat", "dog"}}
 
 
-@pytest.mark.parametrize("content", ["[]", '{"a": 1}', '{"annotations": [{"image_id": 1}]}', '{"images": {"1": [5]}}'])
+@pytest.mark.parametrize(
+    "content", ["[]", '{"a": 1}', '{"annotations": [{"image_id": 1}]}', '{"images": {"1": [5]}}']
+)
 def test_other_json_is_refused(write, content: str) -> None:
-    with pytest.raises(InvalidInput, match="objects.json"):
+    with pytest.raises(InvalidInput, match=r"objects\.json"):
         load_objects([write("objects.json", content)], LEXICON, READER.objects)
 
 

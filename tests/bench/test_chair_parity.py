@@ -50,7 +50,9 @@ def test_nltk_variant_is_exact(name: str, expected: dict, truth: Objects, captio
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_offline_default_stays_within_three_tenths(name: str, expected: dict, truth: Objects, captions: dict) -> None:
+def test_offline_default_stays_within_three_tenths(
+    name: str, expected: dict, truth: Objects, captions: dict
+) -> None:
     metrics = Chair(truth, tuple(captions[name])).score(captions[name]).metrics
     totals = expected[f"{name}.jsonl"]["totals"]
     for metric in ("chair_s", "chair_i", "recall"):
@@ -64,7 +66,9 @@ def test_the_documented_differences_are_the_measured_ones(truth: Objects, captio
     assert report(captions, truth) in page
 
 
-def test_without_its_data_the_nltk_variant_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_its_data_the_nltk_variant_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     nltk = pytest.importorskip("nltk", reason="the NLTK variant needs the package nltk")
     monkeypatch.delenv("NLTK_DATA", raising=False)
     monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])

@@ -78,7 +78,7 @@ def test_answers_with_ids_and_in_the_order_of_the_questions(write) -> None:
     in_order = [{"question": r["text"], "answer": "Yes"} for r in RECORDS]
     assert load_answers(write("ids.jsonl", with_ids), samples) == expected
     assert load_answers(write("order.jsonl", in_order), samples) == expected
-    with pytest.raises(InvalidInput, match="order.jsonl, line 1"):
+    with pytest.raises(InvalidInput, match=r"order\.jsonl, line 1"):
         load_answers(write("order.jsonl", list(reversed(in_order))), samples)
 
 

@@ -31,7 +31,14 @@ def test_truth_table(output: str, a: str, b: str, c: str, d: tuple[bool, bool], 
 
 @pytest.mark.parametrize(
     ("output", "verdict"),
-    [("Yes, it is", "yes"), (" no.", "no"), ("**No**", "no"), ("Not sure", "other"), ("7", "other"), ("", "other")],
+    [
+        ("Yes, it is", "yes"),
+        (" no.", "no"),
+        ("**No**", "no"),
+        ("Not sure", "other"),
+        ("7", "other"),
+        ("", "other"),
+    ],
 )
 def test_strict_reads_the_first_word_only(output: str, verdict: str) -> None:
     assert PARSERS["strict"](output, "yes") == verdict

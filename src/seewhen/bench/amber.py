@@ -143,9 +143,7 @@ class Amber:
         if asked:
             metrics |= _discriminative_metrics(pool(asked))
             for kind, sums in asked.items():
-                metrics |= _prefixed(
-                    kind, _discriminative_metrics(sums, 1e-3 if kind == "existence" else 1e-4)
-                )
+                metrics |= _prefixed(kind, _discriminative_metrics(sums, 1e-3 if kind == "existence" else 1e-4))
             if asked.keys() >= set(ATTRIBUTE):
                 sums = pool({kind: asked[kind] for kind in ATTRIBUTE})
                 metrics |= _prefixed("attribute", _discriminative_metrics(sums))

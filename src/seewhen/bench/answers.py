@@ -26,9 +26,7 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{path} is not UTF-8 text ({error.reason}).", "Save it as UTF-8.") from None
     except (OSError, EOFError) as error:
-        raise InvalidInput(
-            f"{path} cannot be read: {error}.", "Check the path and the permissions."
-        ) from None
+        raise InvalidInput(f"{path} cannot be read: {error}.", "Check the path and the permissions.") from None
 
 
 def read_json(path: Path) -> Any:

@@ -89,8 +89,7 @@ class Chair:
     def samples(self) -> Sequence[Sample]:
         question = CHAIR_STYLES[self.default_style].text("")
         return [
-            Sample(image, image, question, tuple(sorted(self._shown(image))), "captions")
-            for image in self.images
+            Sample(image, image, question, tuple(sorted(self._shown(image))), "captions") for image in self.images
         ]
 
     def prompt(self, sample: Sample, style: str = default_style) -> str:

@@ -21,9 +21,7 @@ def image_key(image: object) -> str:
     return match.group(1) if match else name
 
 
-def load_objects(
-    paths: Iterable[Path], lexicon: Lexicon, mentioned: Callable[[str], Iterable[str]]
-) -> Objects:
+def load_objects(paths: Iterable[Path], lexicon: Lexicon, mentioned: Callable[[str], Iterable[str]]) -> Objects:
     """The union of what all files say, by image.
 
     CHAIR's rule needs both COCO's instances and its captions (train and val); `mentioned` gives the

@@ -69,9 +69,7 @@ def _pope_files() -> list[Expected]:
 
 
 def _chair_files() -> list[Expected]:
-    table = Expected(
-        "chair/objects", ("coco_objects.json.gz", "coco_objects.json"), "a table you made before"
-    )
+    table = Expected("chair/objects", ("coco_objects.json.gz", "coco_objects.json"), "a table you made before")
     folders = ("", "annotations/", "coco/annotations/", "coco/")
     return [table] + [
         Expected(f"chair/{what}_{part}2014", _under(folders, (f"{what}_{part}2014.json",)), _FROM_COCO)
@@ -99,8 +97,7 @@ _MME_FOLDERS = ("", "mme/", "MME/", "MME_Benchmark_release_version/", "MME_Bench
 
 def _mme_files() -> list[Expected]:
     return [
-        Expected(f"mme/{task}", _under(_MME_FOLDERS, (task, f"{task}.txt")), _FROM_MME)
-        for task in mme.SUBTASKS
+        Expected(f"mme/{task}", _under(_MME_FOLDERS, (task, f"{task}.txt")), _FROM_MME) for task in mme.SUBTASKS
     ]
 
 
@@ -128,9 +125,7 @@ def locate(folder: Path, key: str) -> Path:
 def check(folder: Path, benchmarks: Sequence[str] = BENCHMARKS) -> list[Finding]:
     """Looks at every expected file of these benchmarks."""
     if not folder.is_dir():
-        raise InvalidInput(
-            f"There is no folder {folder}.", "Name the folder that holds the benchmarks' files."
-        )
+        raise InvalidInput(f"There is no folder {folder}.", "Name the folder that holds the benchmarks' files.")
     findings = [_look(folder, expected) for expected in EXPECTED if expected.benchmark in benchmarks]
     # CHAIR needs COCO's four files or a table made from them, not both.
     lacking = {f.key for f in findings if f.state == "missing" and f.key.startswith("chair/")}
@@ -155,9 +150,7 @@ def _judge_file(key: str, path: Path) -> tuple[State, str]:
     known = read_packaged("checksums.json")["files"].get(key)
     if known is None:
         return "present", f"{path.stat().st_size / 1e6:.1f} MB, no published checksum"
-    return (
-        ("ok", "") if file_checksum(path) == known else ("differs", "another content than the published file")
-    )
+    return ("ok", "") if file_checksum(path) == known else ("differs", "another content than the published file")
 
 
 def _judge_pope(key: str, path: Path) -> tuple[State, str]:

@@ -33,8 +33,7 @@ def _score_table(files: Mapping[str, Mapping[str, str]], truth: Objects) -> str:
             for lemmatizer in ("nltk", "offline")
         )
         same = sum(
-            a.detail["mentioned"] == b.detail["mentioned"]
-            for a, b in zip(nltk.rows, offline.rows, strict=True)
+            a.detail["mentioned"] == b.detail["mentioned"] for a, b in zip(nltk.rows, offline.rows, strict=True)
         )
         cells = [f"{nltk.metrics[m]:.2f} / {offline.metrics[m]:.2f}" for m in _METRICS]
         lines.append(f"| {name} | {same} of {len(captions)} | " + " | ".join(cells) + " |")

@@ -26,9 +26,7 @@ QUESTIONS = dict(zip(SUBTASKS, (60, 60, 60, 60, 294, 340, 400, 400, 400, 40, 140
 PARSERS = ("official", "lmms-eval")
 
 # Sentences that ask for a form of answer; a question is recognised without them.
-_ASKS_FOR_FORM = re.compile(
-    r"\s*(?:Please answer yes or no|Answer the question using a single word)\b.*", re.S
-)
+_ASKS_FOR_FORM = re.compile(r"\s*(?:Please answer yes or no|Answer the question using a single word)\b.*", re.S)
 
 
 def parse(answer: str, parser: str = "official") -> Verdict:

@@ -78,9 +78,7 @@ def load_questions(path: Path, split: str | None = None) -> tuple[Sample, ...]:
     return questions_from(read_records(path), split or split_of_file(path), path)
 
 
-def questions_from(
-    records: Iterable[tuple[int, Mapping[str, Any]]], split: str, path: Path
-) -> tuple[Sample, ...]:
+def questions_from(records: Iterable[tuple[int, Mapping[str, Any]]], split: str, path: Path) -> tuple[Sample, ...]:
     """Questions from numbered records; `path` is named in errors."""
     samples: list[Sample] = []
     for number, record in records:
@@ -100,9 +98,7 @@ def split_of_file(path: Path) -> str:
     return stem
 
 
-def _questions_in(
-    path: Path, number: int, record: Mapping[str, Any], already: int
-) -> list[tuple[str, str, str]]:
+def _questions_in(path: Path, number: int, record: Mapping[str, Any], already: int) -> list[tuple[str, str, str]]:
     texts = pick(path, number, record, ("text", "question"))
     labels = pick(path, number, record, ("label", "answer"))
     if isinstance(texts, list):  # PAI: one record holds the six questions of an image, and no question ids

@@ -98,6 +98,4 @@ def style_named(styles: Mapping[str, Style], name: str) -> Style:
     try:
         return styles[name]
     except KeyError:
-        raise InvalidMethod(
-            f"There is no prompt style {name!r}.", f"Use one of {', '.join(styles)}."
-        ) from None
+        raise InvalidMethod(f"There is no prompt style {name!r}.", f"Use one of {', '.join(styles)}.") from None

@@ -19,9 +19,9 @@ def scene_benchmark(
 
     part, _, kind = split.partition("-")
     if part not in made.SPLITS:
-        raise InvalidInput(
-            f"There is no part {part!r} of the scenes.", f"Use one of {', '.join(made.SPLITS)}."
-        )
+        raise InvalidInput(f"There is no part {part!r} of the scenes.", f"Use one of {', '.join(made.SPLITS)}.")
+    if name not in ("pope", "chair", "mme"):
+        raise InvalidInput("AMBER is not made from scenes.", "Use pope, chair or mme, or name AMBER's own folder.")
     pictures = made.dataset(part, count)
     if name == "pope":
         kinds = (kind,) if kind else pope.KINDS
@@ -35,9 +35,5 @@ def scene_benchmark(
     if name == "chair":
         truth = {image: frozenset(things) for image, things in made.chair(pictures).items()}
         return Chair(truth, tuple(truth), CaptionReader(lemmatizer))
-    if name == "mme":
-        asked = [(subtask, dict(record)) for subtask in SUBTASKS for record in made.mme(pictures, subtask)]
-        return mme.Mme(mme.questions_from(asked), parser or "official")
-    raise InvalidInput(
-        "AMBER is not made from scenes.", "Use pope, chair or mme, or name AMBER's own folder."
-    )
+    asked = [(subtask, dict(record)) for subtask in SUBTASKS for record in made.mme(pictures, subtask)]
+    return mme.Mme(mme.questions_from(asked), parser or "official")

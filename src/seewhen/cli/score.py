@@ -32,9 +32,7 @@ def register(app: typer.Typer) -> None:
 
 def pope(
     answers: AnswersFile,
-    questions: Annotated[
-        Path, typer.Option("--questions", help="POPE's question file, in any published form.")
-    ],
+    questions: Annotated[Path, typer.Option("--questions", help="POPE's question file, in any published form.")],
     parser: Annotated[
         str, typer.Option("--parser", help="A, B, C, D, E or strict; see docs/benchmarks.md.")
     ] = "C",
