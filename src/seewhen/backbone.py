@@ -77,7 +77,11 @@ class Backbone:
     def lens(self, hidden: Tensor) -> Tensor:
         """Logit lens: final norm and head applied to hidden states (..., d), giving (..., vocabulary)."""
         device = next(self.norm.parameters()).device
-        logits = self.head(self.norm(hidden.to(device)))
+        return self.project(self.norm(hidden.to(device))).to(hidden.device)
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Logits of hidden states (..., d) that the final norm has seen already, or shall not see."""
+        logits = self.head(hidden.to(self.head.weight.device))
         softcap = getattr(self.text_config, "final_logit_softcapping", None)
         if softcap is not None:
             logits = torch.tanh(logits / softcap) * softcap
