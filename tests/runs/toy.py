@@ -44,6 +44,9 @@ class Toy:
         text = task.prompt if right else {"yes": "no", "no": "yes"}[task.prompt]
         return Answer(f"{text}\n“{digest.hex()[:8]}”", tokens=3, facts={"gate": digest[1] / 256})
 
+    def close(self) -> None:
+        pass
+
     @staticmethod
     def die_once(mark: Path) -> None:
         """Ends this very process the hard way, the first time only."""

@@ -139,13 +139,17 @@ class InProcess:
     def run(self, jobs: Sequence[Job], stop: threading.Event) -> Iterator[Done]:
         if not jobs:
             return  # a finished run needs no model
-        careful = Careful(self.maker.make(), self.sampled)
-        for job in jobs:
-            if stop.is_set():
-                return
-            start = time.monotonic()
-            answers = careful(job)
-            yield Done(job, answers, time.monotonic() - start)
+        answerer = self.maker.make()
+        careful = Careful(answerer, self.sampled)
+        try:
+            for job in jobs:
+                if stop.is_set():
+                    return
+                start = time.monotonic()
+                answers = careful(job)
+                yield Done(job, answers, time.monotonic() - start)
+        finally:
+            answerer.close()
 
 
 def _serve(maker: Maker, sampled: bool, device: str, pipe: Connection) -> None:

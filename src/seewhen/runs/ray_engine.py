@@ -19,6 +19,7 @@ from typing import Any
 
 from seewhen.errors import MissingDependency, SeewhenError
 from seewhen.runs.engine import Done, WorkerFailed
+from seewhen.runs.versions import package_versions
 from seewhen.runs.work import Careful, Job, Maker
 
 _AHEAD = 2  # jobs in flight per actor: one at work, one waiting, so that none idles
@@ -85,19 +86,6 @@ class _Actor:
         start = time.monotonic()
         answers = self._careful(job)
         return Done(job, answers, time.monotonic() - start)
-
-
-def package_versions() -> dict[str, str]:
-    """Versions that decide the numbers."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {}
-    for name in ("seewhen", "torch", "transformers", "tokenizers", "pillow", "torchvision"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,10 @@ class Answerer(Protocol):
 
     def answer(self, tasks: Sequence[Task], seed: int | None) -> list[Answer]: ...
 
+    def close(self) -> None:
+        """Leaves whatever it used as it was."""
+        ...
+
 
 @dataclass(frozen=True)
 class Maker:

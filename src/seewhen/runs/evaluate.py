@@ -1,0 +1,333 @@
+"""`seewhen eval` as a function: a benchmark, a model, methods and their controls, one directory each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from seewhen.bench import prompts as styles
+from seewhen.bench.base import Benchmark, Sample
+from seewhen.bench.data import content_checksum, find_image
+from seewhen.bench.registry import SCENES
+from seewhen.bench.registry import load as load_benchmark
+from seewhen.errors import InvalidInput
+from seewhen.runs.engine import InProcess, Plan, Pool, Processes, run
+from seewhen.runs.pictures import scene_source
+from seewhen.runs.scoring import result_of, score_records, write_counts
+from seewhen.runs.store import Record, RunStore
+from seewhen.runs.versions import package_versions
+from seewhen.runs.work import Maker, Task, image_order
+
+if TYPE_CHECKING:
+    from seewhen.methods.base import Method
+
+STYLES: Mapping[str, Mapping[str, styles.Style]] = {
+    "pope": styles.POPE_STYLES,
+    "chair": styles.CHAIR_STYLES,
+    "mme": styles.MME_STYLES,
+    "amber": styles.AMBER_STYLES,
+}
+_TOKENS_IF_UNSAID = 128
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is asked, of whom, and how: everything but the method."""
+
+    benchmark: str
+    data: str = SCENES
+    split: str | None = None
+    style: str | None = None
+    parser: str | None = None
+    lemmatizer: str = "offline"
+    image_list: str | None = None
+    images: str | None = None  # folder of the pictures; the data folder unless said
+    scenes: int = 500
+    limit: int | None = None
+    seeds: int | None = None  # None is greedy; 5 is sampling with seeds 0 to 4
+    temperature: float = 1.0
+    max_new_tokens: int | None = None
+    model: str = "packaged"
+    revision: str | None = None
+    dtype: str = "auto"
+    attention: str | None = None
+    batch: int = 24
+
+    @property
+    def sampled(self) -> bool:
+        return self.seeds is not None
+
+    def load(self) -> Benchmark:
+        return load_benchmark(
+            self.benchmark,
+            self.data,
+            split=self.split,
+            parser=self.parser,
+            lemmatizer=self.lemmatizer,
+            images=self.image_list,
+            scenes=self.scenes,
+        )
+
+    def style_of(self, benchmark: Benchmark) -> tuple[str, styles.Style]:
+        name = self.style or benchmark.default_style
+        return name, styles.style_named(STYLES[benchmark.name], name)
+
+    def tokens(self, benchmark: Benchmark) -> int:
+        return self.max_new_tokens or self.style_of(benchmark)[1].max_new_tokens or _TOKENS_IF_UNSAID
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Who computes: this process, several devices of this machine, or a Ray cluster."""
+
+    engine: str = "local"
+    devices: Sequence[str] = ()
+    workers: int | None = None
+    ray_address: str | None = None
+
+    def pool(self, maker: Maker, sampled: bool) -> Pool:
+        if self.engine == "ray":
+            from seewhen.runs.ray_engine import RayPool
+
+            return RayPool(maker, sampled, self.ray_address, self.workers)
+        if self.engine != "local":
+            raise InvalidInput(f"There is no engine {self.engine!r}.", "Use local or ray.")
+        if len(self.devices) > 1:
+            return Processes(maker, sampled, self.devices)
+        if self.devices:
+            maker = replace(maker, options={**maker.options, "device": self.devices[0]})
+        return InProcess(maker, sampled)
+
+    @property
+    def device(self) -> str:
+        """The kind of device, cpu or cuda: part of a run's configuration."""
+        if self.devices:
+            return self.devices[0].split(":")[0]
+        import torch
+
+        return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def make_tasks(ask: Ask, benchmark: Benchmark, samples: Sequence[Sample]) -> list[Task]:
+    """Tasks in the order in which they run: those of one image together."""
+    style, _ = ask.style_of(benchmark)
+    sources = _sources(ask, samples)
+    tasks = image_order(
+        Task(sample.id, sample.image, sources[sample.id], benchmark.prompt(sample, style)) for sample in samples
+    )
+    return tasks[: ask.limit]
+
+
+def _sources(ask: Ask, samples: Sequence[Sample]) -> dict[str, str]:
+    if ask.data == SCENES:
+        return {sample.id: scene_source(sample.image) for sample in samples}
+    folder = Path(ask.images or ask.data)
+    found: dict[str, str] = {}
+    first_error: InvalidInput | None = None
+    for sample in samples:
+        try:
+            found[sample.id] = str(_picture(folder, sample))
+        except InvalidInput as error:
+            first_error = first_error or error
+    if not found and first_error:
+        raise InvalidInput(
+            f"Not one of the {len(samples)} pictures is there. {first_error.message}",
+            f"{first_error.hint} Use --images for it.",
+        )
+    # A picture that alone is missing becomes a recorded failure, not the end of the run.
+    return {sample.id: found.get(sample.id, str(folder / sample.image)) for sample in samples}
+
+
+def _picture(folder: Path, sample: Sample) -> Path:
+    """Next to the other pictures, or (MME) in a folder named after the subtask."""
+    places = [
+        folder,
+        *(folder / name / sample.split for name in ("", "mme", "MME", "MME_Benchmark_release_version")),
+    ]
+    for place in places[1:]:
+        try:
+            return find_image(place, sample.image)
+        except InvalidInput:
+            continue
+    return find_image(folder, sample.image)
+
+
+def model_facts(ask: Ask, device: str) -> dict[str, Any]:
+    """Which model exactly, and in which precision, without loading its weights."""
+    from transformers import AutoConfig
+
+    from seewhen.loading import resolve
+    from seewhen.models import register_models
+
+    register_models()
+    path = Path(resolve(ask.model))
+    facts: dict[str, Any] = {"name": ask.model}
+    try:
+        options = {"revision": ask.revision} if ask.revision else {}
+        config = AutoConfig.from_pretrained(str(path), **options)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0][:300]
+        raise InvalidInput(f"{ask.model} cannot be loaded: {reason}", "Give a hub id or a directory.") from None
+    if path.is_dir():
+        facts["weights"] = directory_fingerprint(path)
+    else:
+        facts["revision"] = getattr(config, "_commit_hash", None) or ask.revision
+    kept = getattr(config, "dtype", None)
+    if ask.dtype != "auto":
+        facts["dtype"] = ask.dtype
+    else:
+        facts["dtype"] = "float32" if device == "cpu" else str(kept or "float32").removeprefix("torch.")
+    facts["attention"] = ask.attention or "sdpa"
+    facts["device"] = device
+    return facts
+
+
+def directory_fingerprint(path: Path) -> str:
+    """Changes when a file of a checkpoint changes: names, sizes, and content (the ends of large files)."""
+    digest = hashlib.sha256()
+    for file in sorted(path.iterdir()):
+        if not file.is_file() or file.name.startswith("."):
+            continue
+        size = file.stat().st_size
+        digest.update(f"{file.name}\t{size}\n".encode())
+        with open(file, "rb") as stream:
+            digest.update(stream.read(1 << 24))
+            if size > 1 << 24:
+                stream.seek(max(1 << 24, size - (1 << 20)))
+                digest.update(stream.read())
+    return digest.hexdigest()[:16]
+
+
+def image_backend() -> str:
+    """Processors resize with torchvision where it is installed; pixels then differ slightly."""
+    from importlib.util import find_spec
+
+    return "torchvision" if find_spec("torchvision") else "pillow"
+
+
+def configuration(
+    ask: Ask, benchmark: Benchmark, samples: Sequence[Sample], model: Mapping[str, Any], method: Method
+) -> dict[str, Any]:
+    """What must stay the same for two answers to belong to one run."""
+    from seewhen.runs.controls import label
+
+    style, _ = ask.style_of(benchmark)
+    prompts = "\n".join(benchmark.prompt(sample, style) for sample in samples)
+    return {
+        "benchmark": {
+            "name": benchmark.name,
+            "data": "scenes" if ask.data == SCENES else "files",
+            "split": ask.split,
+            "settings": dict(benchmark.settings),
+            "questions": content_checksum(samples),
+            "style": style,
+            "prompts": hashlib.sha256(prompts.encode()).hexdigest(),
+            "first_prompt": benchmark.prompt(samples[0], style),
+        },
+        "model": dict(model),
+        "method": {"label": label(method), "fingerprint": method.fingerprint, **method.to_json()},
+        "decoding": {
+            "mode": "sample" if ask.sampled else "greedy",
+            "temperature": ask.temperature if ask.sampled else None,
+            "max_new_tokens": ask.tokens(benchmark),
+        },
+        "image_backend": image_backend(),
+        "versions": package_versions(),
+    }
+
+
+def environment(ask: Ask, machine: Machine) -> dict[str, Any]:
+    """What may change between two starts, kept for the reader."""
+    import torch
+
+    name = platform.processor() or platform.machine()
+    return {
+        "engine": machine.engine,
+        "batch": ask.batch,
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "device_name": torch.cuda.get_device_name() if torch.cuda.is_available() else name,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def run_name(config: Mapping[str, Any]) -> str:
+    """A directory name that a person can read and two configurations never share."""
+    benchmark, model = config["benchmark"], config["model"]
+    whole = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:6]
+    pieces = [
+        benchmark["name"],
+        (benchmark["split"] or "all").replace(",", "-"),
+        Path(str(model["name"])).name,
+        config["method"]["label"],
+        config["decoding"]["mode"],
+        whole,
+    ]
+    return "_".join("".join(c if c.isalnum() or c in "-.+" else "-" for c in piece) for piece in pieces)
+
+
+def evaluate(
+    ask: Ask,
+    method: Method,
+    out: Path,
+    machine: Machine | None = None,
+    *,
+    directory: Path | None = None,
+    retry_failed: bool = False,
+    keep: frozenset[str] | None = None,
+    prepared: tuple[Benchmark, Mapping[str, Any]] | None = None,
+) -> tuple[Path, Mapping[str, Any]]:
+    """One method on one benchmark: goes on where it was. Returns the directory and the result.
+
+    `keep` restricts to some images (a sweep tunes on some and reports on others); `prepared` is a loaded
+    benchmark with the model's facts, to save loading them for every method.
+    """
+    machine = machine or Machine()
+    benchmark, model = prepared or (ask.load(), model_facts(ask, machine.device))
+    samples = [s for s in benchmark.samples() if keep is None or s.image in keep]
+    tasks = make_tasks(ask, benchmark, samples)
+    config = configuration(ask, benchmark, samples, model, method)
+    path = directory or out / run_name(config)
+    options = {
+        "model": ask.model,
+        "method": method.to_json(),
+        "max_new_tokens": ask.tokens(benchmark),
+        "raw_prompt": ask.style_of(benchmark)[1].wrapper is not None,
+        "temperature": ask.temperature,
+        "dtype": ask.dtype,
+        "attention": ask.attention,
+        "revision": ask.revision,
+    }
+    seeds = tuple(range(ask.seeds or 1))
+
+    def result(records: Sequence[Record]) -> Mapping[str, Any]:
+        scored = score_records(benchmark, records, seeds)
+        write_counts(path, scored)
+        return result_of(benchmark, scored, records)
+
+    pool = machine.pool(Maker("seewhen.runs.answer:build", options), ask.sampled)
+    with RunStore.open(path, config, environment(ask, machine)) as store:
+        if retry_failed:
+            store.forget_failures()
+        title = f"{benchmark.name} {config['method']['label']} {config['decoding']['mode']}"
+        return path, run(store, Plan(tasks, seeds, ask.batch), pool, result, title)
+
+
+def light_backbone(ask: Ask) -> Any:
+    """The backbone of a model without its weights: enough to take a method apart."""
+    import torch
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    from seewhen.backbone import Backbone
+    from seewhen.loading import resolve
+    from seewhen.models import register_models
+
+    register_models()
+    config = AutoConfig.from_pretrained(resolve(ask.model), **({"revision": ask.revision} if ask.revision else {}))
+    with torch.device("meta"):
+        return Backbone.of(AutoModelForImageTextToText.from_config(config))

@@ -1,0 +1,161 @@
+"""The model answerer on a tiny checkpoint: batches, sampling streams, broken images, controls."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tiny_checkpoint
+import torch
+
+import seewhen
+from seewhen.runs.answer import ModelAnswerer, OwnNoise, stream_seed
+from seewhen.runs.controls import Part, from_json, label, with_controls
+from seewhen.runs.evaluate import Ask, directory_fingerprint, evaluate, light_backbone
+from seewhen.runs.pictures import open_picture, scene_source
+from seewhen.runs.store import RunConflict, read_run
+from seewhen.runs.work import Task
+
+CAI = seewhen.method("cai", contrast=3.0, start_layer=1, threshold=0.5)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return tiny_checkpoint.write(tmp_path_factory.mktemp("tiny"))
+
+
+def tasks(count=6):
+    things = ("dog", "cat", "bus", "cup", "clock", "bed")
+    return [
+        Task(
+            f"q{k}",
+            f"i{k // 2}",
+            scene_source(f"test_0_{k // 2:06d}.png"),
+            f"Is there a {things[k]} in the image?",
+        )
+        for k in range(count)
+    ]
+
+
+@pytest.fixture
+def answerer(checkpoint):
+    made = ModelAnswerer(str(checkpoint), CAI.to_json(), max_new_tokens=5, device="cpu")
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1])
+def test_a_batch_equals_its_single_samples(answerer, seed):
+    """Also when sampling: the noise of a sample is its own, whoever shares the batch."""
+    together = answerer.answer(tasks(), seed)
+    alone = [answer for task in tasks() for answer in answerer.answer([task], seed)]
+    assert [a.text for a in together] == [a.text for a in alone]
+    backwards = answerer.answer(tasks()[::-1], seed)[::-1]
+    assert [a.text for a in together] == [a.text for a in backwards]
+    assert all(0 < answer.tokens <= 5 for answer in together)
+    assert all(0 <= answer.facts["fired"] <= 1 for answer in together)
+
+
+def test_seeds_differ_and_repeat(answerer):
+    first, again, other = (answerer.answer(tasks(), seed) for seed in (0, 0, 1))
+    assert first == again
+    assert [a.text for a in first] != [a.text for a in other]
+
+
+def test_own_noise_samples_the_distribution():
+    scores = torch.tensor([0.7, 0.2, 0.1]).log().expand(4000, 3)
+    seeds = [stream_seed(3, str(k)) for k in range(4000)]
+    chosen = OwnNoise(seeds)(None, scores).argmax(dim=-1)
+    shares = np.bincount(chosen.numpy(), minlength=3) / 4000
+    assert shares == pytest.approx([0.7, 0.2, 0.1], abs=0.025)
+    cold = OwnNoise(seeds, temperature=0.25)(None, scores).argmax(dim=-1)
+    assert float((cold == 0).float().mean()) == pytest.approx(0.7**4 / (0.7**4 + 0.2**4 + 0.1**4), abs=0.02)
+    assert bool((OwnNoise(seeds)(None, torch.tensor([[0.0, -torch.inf]]).expand(4000, 2)).argmax(-1) == 0).all())
+
+
+def test_a_broken_image_is_an_error_of_its_own(answerer, tmp_path):
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"\xff\xd8 this is not a picture")
+    some = tasks(3)
+    some[1] = Task("bad", "bad", str(broken), "Is there a dog in the image?")
+    got = answerer.answer(some, None)
+    assert "is not an image" in got[1].error
+    want = answerer.answer([some[0], some[2]], None)
+    assert [got[0], got[2]] == want
+    missing = answerer.answer([Task("x", "x", str(tmp_path / "none.png"), "?")], None)
+    assert "There is no file" in missing[0].error
+
+
+def test_scene_pictures_are_drawn_from_their_names():
+    picture = open_picture(scene_source("shifted_0_000003.png"))
+    assert picture.size == (192, 192)
+    assert picture.tobytes() == open_picture("scene:shifted_0_000003.png").tobytes()
+    with pytest.raises(seewhen.SeewhenError, match="not the name of a scene"):
+        open_picture("scene:nonsense.png")
+
+
+def test_parts_are_the_method_with_the_other_part_off(checkpoint):
+    some = tasks()
+
+    def say(method):
+        made = ModelAnswerer(str(checkpoint), method.to_json(), max_new_tokens=5, device="cpu")
+        try:
+            return [answer.text for answer in made.answer(some, 0)]
+        finally:
+            made.close()
+
+    assert say(Part("attention", CAI)) == say(CAI.replace(contrast=1.0))
+    assert say(Part("contrast", CAI)) == say(CAI.replace(strength=0.0))
+    assert say(Part("attention", CAI.replace(strength=0.0))) == say(seewhen.method("regular"))
+
+
+def test_controls(checkpoint):
+    backbone = light_backbone(Ask("pope", model=str(checkpoint)))
+    assert [label(m) for m in with_controls(CAI, backbone)] == [
+        "regular",
+        "min-p",
+        "cai",
+        "cai-attention",
+        "cai-contrast",
+    ]
+    assert [label(m) for m in with_controls(CAI.replace(contrast=1.0), backbone)] == ["regular", "min-p", "cai"]
+    assert [label(m) for m in with_controls(seewhen.method("regular"), backbone)] == ["regular", "min-p"]
+    part = Part("contrast", CAI)
+    assert from_json(part.to_json()) == part
+    assert part.fingerprint != CAI.fingerprint
+
+
+def test_evaluate_resumes_extends_and_refuses(checkpoint, tmp_path):
+    ask = Ask("pope", split="test-random", scenes=4, model=str(checkpoint), max_new_tokens=3, batch=8)
+    method = seewhen.method("regular")
+
+    def go(**changes):
+        from dataclasses import replace
+
+        return evaluate(replace(ask, **changes), method, tmp_path, directory=tmp_path / "run")
+
+    _, short = go(limit=7)
+    assert short["samples"] == 7
+    before = read_run(tmp_path / "run").records
+    path, whole = go()
+    run = read_run(path)
+    assert run.records[:7] == before
+    assert whole["samples"] == len(run.records) > 7
+    assert run.config["method"]["fingerprint"] == method.fingerprint
+    assert {"dtype", "device", "attention", "weights"} <= set(run.config["model"])
+    assert {"parser", "splits"} == set(run.config["benchmark"]["settings"])
+    assert {"torch", "transformers", "seewhen"} <= set(run.config["versions"])
+    with pytest.raises(RunConflict, match=r"decoding.max_new_tokens: 3 there, 4 now"):
+        go(max_new_tokens=4)
+    with pytest.raises(RunConflict, match=r"decoding.mode"):
+        go(seeds=2)
+    elsewhere, again = evaluate(ask, method, tmp_path)
+    assert elsewhere != path
+    assert again == whole
+
+
+def test_the_fingerprint_of_a_checkpoint_sees_its_files(tmp_path):
+    (tmp_path / "a.bin").write_bytes(b"1")
+    first = directory_fingerprint(tmp_path)
+    assert directory_fingerprint(tmp_path) == first
+    (tmp_path / "a.bin").write_bytes(b"2")
+    assert directory_fingerprint(tmp_path) != first
