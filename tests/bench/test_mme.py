@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seewhen.bench import load
+from seewhen.bench.data import find_image
 from seewhen.bench.mme import (
     QUESTIONS,
     SUBTASKS,
@@ -105,11 +106,13 @@ def test_release_folder_and_llava_answers(write, tmp_path: Path) -> None:
     write("MME/count/3.png", "")
     samples = load_folder(tmp_path / "MME")
     assert [(s.split, s.image, s.truth) for s in samples] == [
-        ("count", "3.png", "yes"),
-        ("count", "3.png", "no"),
-        ("artwork", "7.jpg", "yes"),
-        ("artwork", "7.jpg", "no"),
+        ("count", "count/3.png", "yes"),
+        ("count", "count/3.png", "no"),
+        ("artwork", "artwork/images/7.jpg", "yes"),
+        ("artwork", "artwork/images/7.jpg", "no"),
     ]
+    for sample in samples:
+        assert find_image(tmp_path / "MME", sample.image).is_file()
     suffix = "\nAnswer the question using a single word or phrase."
     answers = [
         {"question_id": "artwork/images/7.jpg", "prompt": "Is it new?" + suffix, "text": "No"},
@@ -133,7 +136,8 @@ def test_prompts_ask_each_question_in_its_style(write, tmp_path: Path) -> None:
 def test_published_questions_in_llava_form(shared: Path) -> None:
     samples = load_llava_questions(shared / "mme" / "llava_mme.jsonl")
     assert Counter(s.split for s in samples) == QUESTIONS and len(samples) == 2374
-    assert set(Counter((s.split, s.image) for s in samples).values()) == {2}
+    assert set(Counter(s.image for s in samples).values()) == {2}
+    assert len({s.id for s in samples}) == 2374
     assert not any("Answer" in s.question or "\n" in s.question for s in samples if s.split != "OCR")
     with pytest.raises(InvalidInput, match="right answers"):
         Mme(samples).score({samples[0].id: "yes"})

@@ -201,7 +201,18 @@ def find_image(folder: Path, image: str) -> Path:
     if image.isdigit():
         number = f"{int(image):012d}.jpg"
         names = [f"COCO_val2014_{number}", f"COCO_train2014_{number}", number]
-    places = ("", "val2014", "train2014", "val2017", "train2017", "images", "image")
+    elif "/" in image:  # MME keeps some pictures in a folder "images" of the subtask
+        names.append("/images/".join(image.rsplit("/", 1)))
+    places = (
+        "",
+        "val2014",
+        "train2014",
+        "val2017",
+        "train2017",
+        "images",
+        "image",
+        "MME_Benchmark_release_version",
+    )
     for place in places:
         for name in names:
             if (folder / place / name).is_file():

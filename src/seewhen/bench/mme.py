@@ -64,10 +64,10 @@ class Mme:
 
     def score(self, answers: Mapping[str, str]) -> Score:
         refuse_unknown(answers, (q.id for q in self.questions), self.name)
-        answered: dict[str, list[Sample]] = {}
+        answered: dict[tuple[str, str], list[Sample]] = {}
         for sample in self.questions:
             if sample.id in answers:
-                answered.setdefault(f"{sample.split}/{sample.image}", []).append(sample)
+                answered.setdefault((sample.split, sample.image), []).append(sample)
         rows = [row for samples in answered.values() for row in self._rows(samples, answers)]
         return make_score(self, rows, missing=len(self.questions) - len(rows))
 
@@ -91,8 +91,7 @@ class Mme:
                 "other": int(verdict == "other"),
             }
             detail = {"label": sample.truth, "parsed": verdict, "answer": answers[sample.id]}
-            cluster = f"{sample.split}/{sample.image}"
-            yield Row(sample.id, cluster, sample.split, counts["right"], counts, detail)
+            yield Row(sample.id, sample.image, sample.split, counts["right"], counts, detail)
 
     def summarise(self, totals: Totals) -> dict[str, Sum]:
         """Points of each subtask (accuracy + accuracy+, at most 200) and of the groups that are complete."""
@@ -173,7 +172,7 @@ def _read_table(path: Path) -> Iterable[tuple[Sample, str | None]]:
             )
         image, question, truth = (column.strip() for column in columns[:3])
         asked[image] = asked.get(image, 0) + 1
-        sample = _sample(path.stem, image, asked[image], question, truth)
+        sample = _sample(path.stem, f"{path.stem}/{image}", asked[image], question, truth)
         yield sample, columns[3] if len(columns) == 4 else None
 
 
@@ -181,7 +180,8 @@ def _read_release(folder: Path) -> list[Sample]:
     inner = folder / "questions_answers_YN"
     questions = inner if inner.is_dir() else folder
     images = folder / "images" if (folder / "images").is_dir() else folder
-    names = {path.stem: path.name for path in images.iterdir() if path.suffix != ".txt"}
+    inside = folder.parent
+    names = {p.stem: p.relative_to(inside).as_posix() for p in images.iterdir() if p.suffix != ".txt"}
     samples = []
     for path in sorted(questions.glob("*.txt")):
         lines = [line for line in read_text(path).splitlines() if line.strip()]
@@ -192,7 +192,9 @@ def _read_release(folder: Path) -> list[Sample]:
                     f"{path}, line {number}: not 'question, Yes or No' separated by a tab.",
                     "Unpack MME again.",
                 )
-            samples.append(_sample(folder.name, names.get(path.stem, path.stem), number, question, truth))
+            samples.append(
+                _sample(folder.name, names.get(path.stem, f"{folder.name}/{path.stem}"), number, question, truth)
+            )
     return samples
 
 
@@ -208,7 +210,8 @@ def questions_from(records: Iterable[tuple[str, Mapping[str, Any]]]) -> tuple[Sa
 
 
 def _sample(subtask: str, image: str, number: int, question: str, truth: str) -> Sample:
-    return Sample(f"{subtask}/{image}#{number}", image, question, truth.lower(), subtask)
+    """`image` is the path below MME's folder: subtasks use the same file names for different pictures."""
+    return Sample(f"{subtask}/{image.split('/')[-1]}#{number}", image, question, truth.lower(), subtask)
 
 
 def load_llava_questions(path: Path) -> tuple[Sample, ...]:
@@ -219,8 +222,8 @@ def load_llava_questions(path: Path) -> tuple[Sample, ...]:
         name = str(pick(path, number, record, ("question_id", "image")))
         asked[name] = asked.get(name, 0) + 1
         text = bare_question(str(pick(path, number, record, ("text", "prompt"))))
-        subtask, _, image = name.partition("/")
-        samples.append(_sample(subtask, image.split("/")[-1], asked[name], text, ""))
+        subtask = name.split("/")[0]
+        samples.append(_sample(subtask, name, asked[name], text, ""))
     return tuple(samples)
 
 

@@ -40,7 +40,7 @@ def load(
         from seewhen.bench.scenes import scene_benchmark
 
         return scene_benchmark(name, split or "test", scenes, parser=parser, lemmatizer=lemmatizer)
-    folder = Path(data)
+    folder = Path(data).expanduser()
     if not folder.is_dir():
         raise InvalidInput(
             f"There is no folder {folder}.", "Name the folder of the benchmarks' files, or 'scenes'."
