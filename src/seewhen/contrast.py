@@ -11,6 +11,8 @@ import math
 import torch
 from torch import Tensor
 
+from seewhen.errors import InvalidMethod
+
 
 def plausible(logits: Tensor, beta: float) -> Tensor:
     """Mask of the tokens with `p >= beta * max p` (the adaptive plausibility constraint)."""
@@ -49,3 +51,13 @@ def logit_sum(main: Tensor, other: Tensor, alpha: float, beta: float | None = 0.
     """`z+ + a z'` with the plausibility cut: the second row helps (AGLA, ONLY's collaborative arm)."""
     main, other = main.float(), other.float()
     return cut(main + alpha * other, main, beta)
+
+
+def check_contrast(name: str, alpha: float, plausibility: float | None) -> None:
+    """Refuse contrast strengths and plausibility cuts that make no sense."""
+    if alpha < 0:
+        raise InvalidMethod(f"{name}: alpha={alpha} is negative.", "Use 0 (no contrast) or more.")
+    if plausibility is not None and not 0 <= plausibility <= 1:
+        raise InvalidMethod(
+            f"{name}: plausibility={plausibility} is not a share.", "Choose it in [0, 1], or None for no cut."
+        )
