@@ -18,6 +18,9 @@ from seewhen.errors import UnsupportedMode
 if TYPE_CHECKING:
     from seewhen.sequence import Prefill, Sequence
 
+# Kinds of layers (keys of a dictionary of masks) with attention columns; the others are recurrent.
+_ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
+
 
 @dataclass
 class BranchRows:
@@ -28,6 +31,11 @@ class BranchRows:
     position_ids: Tensor  # like the main rows' position ids
     order: Tensor  # (rows, positions): which main position each position came from (for 4-D masks)
     extras: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def moved(self) -> bool:
+        """Whether some position is not where it is in the main rows."""
+        return not bool((self.order == torch.arange(self.order.shape[1], device=self.order.device)).all())
 
 
 class Branch:
@@ -65,13 +73,10 @@ def prefill_arguments(
     padding = torch.cat([prefill.padding, *(rows.padding for rows in built)])
     sequence.hidden = padding
     last_main = prefill.position_ids[..., -1]
-    shifts = [last_main - rows.position_ids[..., -1] for rows in built]
-    if last_main.dim() > 1:  # after the prompt all axes of a multimodal position advance together
-        shifts = [shift[-1] for shift in shifts]
-    sequence.shift = torch.cat(shifts)
+    sequence.shift = torch.cat([last_main - rows.position_ids[..., -1] for rows in built], dim=-1)
     kwargs["inputs_embeds"] = torch.cat([prefill.embeds, *(rows.embeds for rows in built)])
     kwargs["position_ids"] = torch.cat([prefill.position_ids, *(rows.position_ids for rows in built)], dim=-2)
-    kwargs["attention_mask"] = _prefill_mask(kwargs.get("attention_mask"), padding, built)
+    kwargs["attention_mask"] = _prefill_mask(kwargs.get("attention_mask"), padding, built, sequence)
     for name in prefill.extras:
         _append_extra(kwargs, name, built)
     return kwargs
@@ -89,36 +94,82 @@ def _append_extra(kwargs: dict[str, Any], name: str, built: list[BranchRows]) ->
         kwargs[name] = [torch.cat(parts) for parts in zip(own, *added, strict=True)]
 
 
-def _prefill_mask(mask: Any, padding: Tensor, built: list[BranchRows]) -> Any:
-    if isinstance(mask, dict):
-        return {name: _prefill_mask(part, padding, built) for name, part in mask.items()}
-    if mask is None or mask.dim() == 2:
-        return ~padding
+def _prefill_mask(mask: Any, padding: Tensor, built: list[BranchRows], sequence: Sequence) -> Any:
+    if mask is None or (isinstance(mask, Tensor) and mask.dim() == 2):
+        return ~padding  # the decoder makes its own masks from it
+    if not isinstance(mask, dict):
+        return _ready_mask("full_attention", mask, mask, padding, built, sequence)
+    full = mask.get("full_attention")
+    return {kind: _ready_mask(kind, part, full, padding, built, sequence) for kind, part in mask.items()}
+
+
+def _ready_mask(
+    kind: str, mask: Any, full: Any, padding: Tensor, built: list[BranchRows], sequence: Sequence
+) -> Tensor:
+    """A mask of one kind of layer, which goes to the layers as it is; `full` is that of full attention."""
+    kernel = sequence.backbone.decoder.config._attn_implementation
+    if mask is None and kind in _ATTENTION and "flash" not in kernel:
+        mask = _causal(sequence.rows, padding)
+    if mask is None or (isinstance(mask, Tensor) and mask.dim() == 2):
+        return ~padding  # flash kernels, recurrent layers
+    if not isinstance(mask, Tensor):
+        raise UnsupportedMode(
+            f"A branch cannot be added to an attention mask of type {type(mask).__name__}.",
+            "Load the model with attn_implementation='sdpa' or 'eager', or use a method without contrast.",
+        )
     parts = [mask]
     for rows in built:
-        parts.append(_reordered_mask(mask, rows))
+        if kind == "full_attention" or not rows.moved:
+            visible = _reordered(_visible(mask), rows)
+        else:  # distances have changed: start from what full attention sees
+            whole = _visible(_causal(sequence.rows, padding) if full is None else full)
+            visible = _reordered(whole, rows) & _near(kind, mask, sequence)
+        visible = _padded_columns(visible, mask.shape[-1])
+        if mask.dtype != torch.bool:
+            visible = torch.zeros_like(mask).masked_fill(~visible, torch.finfo(mask.dtype).min)
+        parts.append(visible)
     return torch.cat(parts)
 
 
-def _reordered_mask(mask: Tensor, rows: BranchRows) -> Tensor:
-    """A 4-D mask (rows, 1, queries, columns) of the main rows, rearranged for a branch.
+def _causal(rows: int, padding: Tensor) -> Tensor:
+    """No mask means plain causal attention."""
+    length = padding.shape[1]
+    return padding.new_ones(length, length).tril().expand(rows, 1, -1, -1)
 
-    Columns past the prompt (static caches) stay where they are. Padding positions see themselves
-    only: a row that sees nothing would turn into NaN.
+
+def _visible(mask: Tensor) -> Tensor:
+    """The prompt's square part of a 4-D mask, as booleans."""
+    square = mask[..., : mask.shape[-2]]
+    return square if square.dtype == torch.bool else square >= 0
+
+
+def _reordered(visible: Tensor, rows: BranchRows) -> Tensor:
+    """What the positions of a branch see, from what the main rows' positions see (rows, 1, n, n).
+
+    Padding positions see themselves only: a row that sees nothing would turn into NaN.
     """
-    queries, columns = mask.shape[-2:]
-    order = rows.order
-    moved = mask.gather(2, order[:, None, :, None].expand(-1, mask.shape[1], -1, columns))
-    rest = torch.arange(queries, columns, device=mask.device).expand(order.shape[0], -1)
-    index = torch.cat([order, rest], dim=1)[:, None, None]
-    moved = moved.gather(3, index.expand(-1, mask.shape[1], queries, -1))
-    blocked = torch.nn.functional.pad(rows.padding, (0, columns - queries))[:, None, None]
-    itself = torch.eye(queries, columns, dtype=torch.bool, device=mask.device)
-    itself = itself & rows.padding[:, None, :, None]
-    if moved.dtype == torch.bool:
-        return (moved & ~blocked) | itself
-    moved = moved.masked_fill(blocked, torch.finfo(moved.dtype).min)
-    return moved.masked_fill(itself, 0.0)
+    order = rows.order[:, None]
+    moved = visible.gather(2, order[..., None].expand_as(visible))
+    moved = moved.gather(3, order[:, :, None].expand_as(visible))
+    itself = torch.eye(order.shape[-1], dtype=torch.bool, device=visible.device) & rows.padding[:, None, :, None]
+    return (moved & ~rows.padding[:, None, None]) | itself
+
+
+def _near(kind: str, mask: Tensor, sequence: Sequence) -> Tensor:
+    """Which columns lie in the sliding window of which position, (n, n)."""
+    window = getattr(sequence.backbone.text_config, "sliding_window", None)
+    if kind != "sliding_attention" or window is None:
+        raise UnsupportedMode(
+            f"A text-only row cannot be added to layers with {kind.replace('_', ' ')}.",
+            "Use a method without contrast.",
+        )
+    position = torch.arange(mask.shape[-2], device=mask.device)
+    return position[:, None] - position[None] < window
+
+
+def _padded_columns(visible: Tensor, columns: int) -> Tensor:
+    """Columns past the prompt (static caches) are still empty."""
+    return torch.nn.functional.pad(visible, (0, columns - visible.shape[-1]))
 
 
 def decode_arguments(kwargs: dict[str, Any], sequence: Sequence, past: int | Tensor) -> dict[str, Any]:
@@ -132,29 +183,41 @@ def decode_arguments(kwargs: dict[str, Any], sequence: Sequence, past: int | Ten
         positions = torch.zeros((rows, 1), dtype=torch.long, device=embeds.device) + past
     if positions.shape[-2] != rows:  # one row of positions for the whole batch
         positions = positions.expand(*positions.shape[:-2], rows, -1)
-    shift = torch.cat([torch.zeros(rows, dtype=sequence.shift.dtype, device=embeds.device), sequence.shift])
-    tiled = torch.cat([positions] * repeats, dim=-2)
-    kwargs["position_ids"] = tiled - shift[:, None]
+    shift = torch.cat([torch.zeros_like(sequence.shift[..., :rows]), sequence.shift], dim=-1)
+    if positions.dim() == 2 and shift.dim() > 1:  # one position for all axes
+        positions = positions.expand(*shift.shape[:-1], rows, -1)
+    kwargs["position_ids"] = torch.cat([positions] * repeats, dim=-2) - shift[..., None]
     kwargs["attention_mask"] = _decode_mask(kwargs.get("attention_mask"), sequence, past)
     return kwargs
 
 
 def _decode_mask(mask: Any, sequence: Sequence, past: int | Tensor) -> Any:
-    assert sequence.hidden is not None
-    if isinstance(mask, dict):
-        return {name: _decode_mask(part, sequence, past) for name, part in mask.items()}
     hidden = sequence.hidden
-    if mask is None or mask.dim() == 2:
-        # Dynamic caches: the prompt's columns as built, then one column per generated token.
+    assert hidden is not None
+    if sequence.growing:
+        # The prompt's columns as built, then one column per generated token: all that the decoder needs to
+        # make its own masks, whatever masks the model around it has prepared.
         generated = int(past) + 1 - hidden.shape[1]
         return torch.nn.functional.pad(~hidden, (0, generated), value=True)
-    tiled = mask.repeat(1 + sequence.branches, 1, 1, 1)
+    if isinstance(mask, dict):
+        return {kind: _decode_part(kind, part, sequence, past) for kind, part in mask.items()}
+    return _decode_part("full_attention", mask, sequence, past)
+
+
+def _decode_part(kind: str, mask: Tensor | None, sequence: Sequence, past: int | Tensor) -> Tensor | None:
+    """A mask of one token that goes to the layers as it is."""
+    hidden = sequence.hidden
+    assert hidden is not None
+    if kind not in _ATTENTION:
+        return None  # recurrent layers hold the prompt in their state and have nothing to mask any more
+    assert mask is not None
     columns, prompt = mask.shape[-1], hidden.shape[1]
     if isinstance(past, int) and columns < past + 1:
-        # A sliding-window layer of a dynamic cache holds the last columns only.
+        # A sliding-window layer holds the last columns only.
         blocked = torch.nn.functional.pad(hidden, (0, past + 1 - prompt))[:, None, None, -columns:]
     else:
         blocked = torch.nn.functional.pad(hidden, (0, columns - prompt))[:, None, None]
+    tiled = mask.repeat(1 + sequence.branches, 1, 1, 1)
     if tiled.dtype == torch.bool:
         return tiled & ~blocked
     return tiled.masked_fill(blocked, torch.finfo(tiled.dtype).min)

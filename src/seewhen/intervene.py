@@ -213,6 +213,7 @@ class Session:
             image=ImageColumns.of(prefill.image_mask),
             recorder=recorder,
             tables=self.tables,
+            growing=limit is None,
         )
 
     def _after_driver(self, module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> Any:

@@ -36,7 +36,7 @@ class ImageColumns:
         # A stable sort brings the image positions of each row to the front, in order.
         order = torch.argsort((~mask).to(torch.uint8), dim=1, stable=True)[:, :tokens]
         valid = torch.arange(tokens, device=mask.device)[None] < counts[:, None]
-        return cls(order.contiguous(), valid)
+        return cls(order.masked_fill(~valid, 0), valid)
 
     def padded(self, rows: int) -> tuple[Tensor, Tensor]:
         """Columns and validity for all rows; branch rows have no valid column."""
@@ -136,9 +136,10 @@ class Sequence:
     image: ImageColumns
     recorder: Recorder
     tables: Tables
+    growing: bool = True  # the cache takes what comes; a static one has its columns from the start
     memories: list[Any] = field(default_factory=list)
     hidden: Tensor | None = None  # (all rows, prompt), bool: columns a row must not see
-    shift: Tensor | None = None  # (branch rows,): how far branch positions lie behind their main row
+    shift: Tensor | None = None  # ([axes,] branch rows): how far branch positions lie behind their main row
 
     @property
     def all_rows(self) -> int:
@@ -154,7 +155,7 @@ class Sequence:
             self.hidden.copy_(self.hidden.index_select(0, self.all_index(index).to(self.hidden.device)))
         if self.shift is not None:
             branch = self.all_index(index)[self.rows :] - self.rows
-            self.shift.copy_(self.shift.index_select(0, branch.to(self.shift.device)))
+            self.shift.copy_(self.shift.index_select(-1, branch.to(self.shift.device)))
 
     def all_index(self, index: Tensor) -> Tensor:
         """The index of all rows that goes with an index of main rows."""

@@ -1,0 +1,319 @@
+"""The same promises on every model family: off means stock, and everything else is what one row alone would do."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor, LogitsProcessorList
+
+import seewhen
+
+STEPS = 5
+NEVER = seewhen.method("cai", start_layer=0, threshold=1e9)
+ALWAYS = seewhen.method("cai", preset="reference", start_layer=0, threshold=-1.0)
+CONTRAST = ALWAYS.replace(contrast=3.0)
+
+families = pytest.mark.parametrize("family", tiny.FAMILIES)
+
+
+def generate(model: Any, inputs: dict[str, Any], **options: Any) -> Any:
+    options = {"max_new_tokens": STEPS, "do_sample": False, **options}
+    return model.generate(**inputs, **options, return_dict_in_generate=True, output_logits=True, output_scores=True)
+
+
+def new_tokens(output: Any) -> Tensor:
+    return output.sequences[:, -len(output.logits) :]
+
+
+def logits_of(output: Any) -> Tensor:
+    """(rows, steps, vocabulary)"""
+    return torch.stack(output.logits, dim=1)
+
+
+def close(a: Tensor, b: Tensor, tolerance: float = 1e-4) -> None:
+    assert torch.equal(torch.isneginf(a), torch.isneginf(b))
+    torch.testing.assert_close(a, b, atol=tolerance, rtol=1e-4)
+
+
+class Forced(LogitsProcessor):
+    """Makes a stock `generate` follow given tokens (rows, steps)."""
+
+    def __init__(self, tokens: Tensor) -> None:
+        self.tokens, self.step = tokens, 0
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        token = self.tokens[:, self.step, None]
+        self.step += 1
+        return torch.full_like(scores, -torch.inf).scatter(1, token, 0.0)
+
+
+class Broken(LogitsProcessor):
+    """Raises at the third token."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.calls = getattr(self, "calls", 0) + 1
+        if self.calls == 3:
+            raise RuntimeError("broken on purpose")
+        return scores
+
+
+# -- facts -------------------------------------------------------------------------------------------------
+
+
+@families
+def test_backbone_reads_the_facts(family: str) -> None:
+    model = tiny.model(family)
+    backbone = seewhen.Backbone.of(model)
+    assert backbone.num_layers == 4
+    expected = (1, 3) if family in ("qwen3_5", "gemma3") else (0, 1, 2, 3)
+    assert backbone.softmax_layers == expected
+    assert backbone.image_token_ids[0] == tiny.IMAGE
+    assert backbone.head.weight.shape == (tiny.VOCABULARY, 32)
+    assert backbone.text_config.num_hidden_layers == 4
+    inputs = tiny.inputs(family, rows=2)
+    mask = backbone.image_mask(inputs["input_ids"])
+    assert torch.equal(mask, inputs["input_ids"] == tiny.IMAGE)
+
+
+@families
+def test_lens_of_the_last_layer_is_the_models_own_logits(family: str) -> None:
+    """Final norm, head (and soft cap, if any) are the right ones."""
+    model = tiny.model(family)
+    backbone = seewhen.Backbone.of(model)
+    seen: list[Tensor] = []
+
+    def keep(module: Any, args: Any, output: Any) -> None:
+        seen.append((output[0] if isinstance(output, tuple) else output)[:, -1])
+
+    handle = backbone.layers[-1].register_forward_hook(keep)
+    try:
+        output = generate(model, tiny.inputs(family), max_new_tokens=2)
+    finally:
+        handle.remove()
+    close(backbone.lens(seen[0]), output.logits[0], 1e-5)
+
+
+# -- off means stock ---------------------------------------------------------------------------------------
+
+
+@families
+def test_a_closed_gate_is_stock_bit_for_bit(family: str) -> None:
+    model, inputs = tiny.model(family), tiny.inputs(family, rows=2)
+    stock = generate(model, inputs)
+    with seewhen.attach(model, NEVER), pytest.warns(UserWarning, match="never fired"):
+        output = generate(model, inputs)
+    assert torch.equal(output.sequences, stock.sequences)
+    assert torch.equal(logits_of(output), logits_of(stock))
+
+
+@families
+def test_a_tilt_of_strength_zero_is_stock_bit_for_bit(family: str) -> None:
+    model, inputs = tiny.model(family), tiny.inputs(family, rows=2)
+    stock = generate(model, inputs)
+    with seewhen.attach(model, ALWAYS.replace(strength=0.0)) as handle:
+        output = generate(model, inputs)
+    assert handle.trace.fired_tokens() == (STEPS, STEPS)
+    assert torch.equal(logits_of(output), logits_of(stock))
+
+
+@families
+def test_an_open_gate_changes_the_logits(family: str) -> None:
+    """So that the identities above mean something: all softmax layers but the first are tilted."""
+    model, inputs = tiny.model(family), tiny.inputs(family)
+    stock = generate(model, inputs, max_new_tokens=1)
+    with seewhen.attach(model, ALWAYS) as handle:
+        output = generate(model, inputs, max_new_tokens=1)
+    assert (logits_of(output) - logits_of(stock)).abs().max() > 1e-3
+    tilted = [layer for layer in seewhen.Backbone.of(model).softmax_layers if layer > 0]
+    assert handle.trace.fired()[0].nonzero().flatten().tolist() == tilted
+
+
+def state_of(model: Any) -> dict[str, Any]:
+    hooks = {}
+    for name, module in model.named_modules():
+        hooks[name] = (list(module._forward_hooks), list(module._forward_pre_hooks))
+    kernels = {name: m.config._attn_implementation for name, m in model.named_modules() if hasattr(m, "config")}
+    return {"hooks": hooks, "kernels": kernels, "own": set(model.__dict__), "generate": model.generate}
+
+
+@families
+def test_after_the_context_the_model_is_as_it_was(family: str) -> None:
+    model, inputs = tiny.model(family), tiny.inputs(family)
+    before, stock = state_of(model), generate(model, inputs)
+    with seewhen.attach(model, CONTRAST, trace=True):
+        generate(model, inputs)
+    assert state_of(model) == before
+    broken = LogitsProcessorList([Broken()])
+    with pytest.raises(RuntimeError, match="on purpose"), seewhen.attach(model, CONTRAST):
+        generate(model, inputs, logits_processor=broken)
+    assert state_of(model) == before
+    again = generate(model, inputs)
+    assert torch.equal(logits_of(again), logits_of(stock))
+
+
+@families
+def test_after_an_error_inside_the_context_the_next_call_is_whole(family: str) -> None:
+    model, inputs = tiny.model(family), tiny.inputs(family)
+    with seewhen.attach(model, CONTRAST):
+        expected = generate(model, inputs)
+        with pytest.raises(RuntimeError, match="on purpose"):
+            generate(model, tiny.inputs(family, rows=2), logits_processor=LogitsProcessorList([Broken()]))
+        again = generate(model, inputs)
+    assert torch.equal(logits_of(again), logits_of(expected))
+
+
+# -- rows do not know of each other ------------------------------------------------------------------------
+
+
+@families
+def test_a_left_padded_batch_equals_its_rows_alone(family: str) -> None:
+    model = tiny.model(family)
+    with seewhen.attach(model, CONTRAST):
+        batch = generate(model, tiny.inputs(family, rows=3))
+        for row in range(3):
+            single = generate(model, tiny.inputs(family, rows=3, only=row))
+            assert torch.equal(new_tokens(batch)[row], new_tokens(single)[0])
+            close(logits_of(batch)[row], logits_of(single)[0])
+
+
+@families
+def test_two_images_in_a_prompt(family: str) -> None:
+    if family in tiny.ONE_IMAGE_ONLY:
+        pytest.skip("takes one image per prompt")
+    model = tiny.model(family)
+    with seewhen.attach(model, CONTRAST) as handle:
+        batch = generate(model, tiny.inputs(family, rows=2, images=2))
+        tokens = handle.trace.image_tokens
+        for row in range(2):
+            inputs = tiny.inputs(family, rows=2, images=2, only=row)
+            assert tokens[row] == int((inputs["input_ids"] == tiny.IMAGE).sum())
+            close(logits_of(batch)[row], logits_of(generate(model, inputs))[0])
+
+
+def text_only(family: str, inputs: dict[str, Any]) -> tuple[Any, dict[str, Tensor]]:
+    """What runs the prompt without its image tokens by itself: the model, or its inner language model."""
+    ids = inputs["input_ids"]
+    ids = ids[ids != tiny.IMAGE][None]
+    prompt = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if family == "paligemma":
+        prompt["token_type_ids"] = torch.zeros_like(ids)
+    model = tiny.model(family)
+    return model.language_model if family == "instructblip" else model, prompt
+
+
+@families
+def test_the_text_only_row_is_the_text_only_prompt(family: str) -> None:
+    """Contrast without cut is linear in log-probabilities, so the other row can be read off the scores."""
+    model = tiny.model(family)
+    inputs = tiny.inputs(family, rows=3)
+    tokens = torch.randint(3, 120, (3, STEPS), generator=torch.Generator().manual_seed(5))
+    replay = seewhen.replay(model, inputs, tokens, CONTRAST.replace(plausibility=None, leak=False))
+    main = torch.log_softmax(replay.logits, dim=-1)
+    other = (3.0 * main - replay.scores) / 2.0
+    for row in range(3):
+        runner, prompt = text_only(family, tiny.inputs(family, rows=3, only=row))
+        forced = LogitsProcessorList([Forced(tokens[row : row + 1])])
+        alone = generate(runner, prompt, logits_processor=forced, eos_token_id=10**6)
+        close(other[row, :STEPS], torch.log_softmax(logits_of(alone)[0], dim=-1))
+
+
+# -- decoding modes ----------------------------------------------------------------------------------------
+
+
+@families
+def test_beam_scores_are_those_of_a_replay(family: str) -> None:
+    """Each beam carries its own state: the best sequence, fed by itself, has the score the search gave it."""
+    model = tiny.model(family)
+    with seewhen.attach(model, CONTRAST):
+        output = generate(model, tiny.inputs(family, rows=2), num_beams=3, length_penalty=1.0)
+    for row in range(2):
+        tokens = output.sequences[row, -STEPS:]
+        alone = seewhen.replay(model, tiny.inputs(family, rows=2, only=row), tokens, CONTRAST)
+        scores = torch.log_softmax(alone.scores, dim=-1)[:STEPS].gather(1, tokens[:, None])
+        close(output.sequences_scores[row], scores.sum() / STEPS)
+
+
+@families
+def test_beams_with_an_adaptive_gate(family: str) -> None:
+    """The adaptive threshold is a history per row, which must follow its beam."""
+    model, method = tiny.model(family), seewhen.method("cai", start_layer=0, contrast=1.5)
+    with seewhen.attach(model, method):
+        output = generate(model, tiny.inputs(family), num_beams=4, length_penalty=0.0)
+    tokens = output.sequences[0, -STEPS:]
+    alone = seewhen.replay(model, tiny.inputs(family), tokens, method)
+    scores = torch.log_softmax(alone.scores, dim=-1)[:STEPS].gather(1, tokens[:, None])
+    close(output.sequences_scores[0], scores.sum())
+
+
+@families
+def test_a_static_cache_equals_a_growing_one(family: str) -> None:
+    model, inputs = tiny.model(family), tiny.inputs(family, rows=2)
+    with seewhen.attach(model, CONTRAST):
+        growing = generate(model, inputs)
+        static = generate(model, inputs, cache_implementation="static")
+        again = generate(model, inputs, cache_implementation="static")
+    for output in (static, again):
+        assert torch.equal(new_tokens(growing), new_tokens(output))
+        close(logits_of(growing), logits_of(output))
+
+
+@families
+def test_sampling_repeats_with_its_seed(family: str) -> None:
+    model, inputs = tiny.model(family), tiny.inputs(family, rows=2)
+    runs = []
+    with seewhen.attach(model, CONTRAST):
+        for seed in (7, 7):
+            torch.manual_seed(seed)
+            runs.append(generate(model, inputs, do_sample=True, temperature=1.3))
+    assert torch.equal(runs[0].sequences, runs[1].sequences)
+    tokens = new_tokens(runs[0])
+    # Every sampled token was plausible: the cut acts before the sampler.
+    assert torch.isfinite(logits_of(runs[0]).gather(2, tokens[..., None])).all()
+
+
+@families
+def test_two_models_at_once_in_two_threads(family: str) -> None:
+    partner = tiny.FAMILIES[(tiny.FAMILIES.index(family) + 1) % len(tiny.FAMILIES)]
+    names = (family, partner)
+    alone = {}
+    for name in names:
+        with seewhen.attach(tiny.model(name), CONTRAST):
+            alone[name] = logits_of(generate(tiny.model(name), tiny.inputs(name, rows=2)))
+    together: dict[str, list[Tensor]] = {name: [] for name in names}
+    barrier = threading.Barrier(2, timeout=60)
+
+    def work(name: str) -> None:
+        barrier.wait()
+        for _ in range(2):
+            together[name].append(logits_of(generate(tiny.model(name), tiny.inputs(name, rows=2))))
+
+    with seewhen.attach(tiny.model(names[0]), CONTRAST), seewhen.attach(tiny.model(names[1]), CONTRAST):
+        threads = [threading.Thread(target=work, args=(name,)) for name in names]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for name in names:
+        assert len(together[name]) == 2
+        for logits in together[name]:
+            close(logits, alone[name], 1e-5)
+
+
+@families
+def test_grouped_query_attention(family: str) -> None:
+    """Two key heads for four query heads: the tilt's two implementations agree, and so do batch and rows."""
+    model = tiny.model(family, num_key_value_heads=2)
+    inputs = tiny.inputs(family, rows=2)
+    with seewhen.attach(model, ALWAYS):
+        corrected = generate(model, inputs)
+    with seewhen.attach(model, ALWAYS.replace(kernel="bias")):
+        biased = generate(model, inputs)
+        single = generate(model, tiny.inputs(family, rows=2, only=1))
+    assert torch.equal(corrected.sequences, biased.sequences)
+    close(logits_of(corrected), logits_of(biased))
+    close(logits_of(single)[0], logits_of(biased)[1])
