@@ -19,6 +19,12 @@ _BUILT_IN = {
     "regular": ("regular", "Regular"),
     "min-p": ("regular", "MinP"),
     "cai": ("cai", "CAI"),
+    "pai": ("pai", "PAI"),
+    "vcd": ("vcd", "VCD"),
+    "icd": ("icd", "ICD"),
+    "m3id": ("m3id", "M3ID"),
+    "sid": ("sid", "SID"),
+    "opera": ("opera", "Opera"),
 }
 
 
