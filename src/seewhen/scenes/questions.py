@@ -153,9 +153,7 @@ def _how_many(name: str, count: int) -> str:
 def _side(scene: Scene, stream: Stream) -> tuple[str, str] | None:
     """Two things, one of a kind each, clearly apart from left to right."""
     single = [name for name in scene.names if len(scene.of(name)) == 1]
-    pairs = [
-        (a, b) for a in single for b in single if scene.of(b)[0].center[0] - scene.of(a)[0].center[0] >= 32
-    ]
+    pairs = [(a, b) for a in single for b in single if scene.of(b)[0].center[0] - scene.of(a)[0].center[0] >= 32]
     if not pairs:
         return None
     left, right = stream.choice(pairs)

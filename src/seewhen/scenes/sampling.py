@@ -90,9 +90,7 @@ def sample(split: Split, index: int, *, seed: int = 0, artwork: str | None = Non
     if split not in SPLITS:
         raise InvalidInput(f"There is no split {split!r}.", f"Choose one of: {', '.join(SPLITS)}.")
     if artwork is not None and artwork not in atlas().artworks:
-        raise InvalidInput(
-            f"There is no artwork {artwork!r}.", f"Choose one of: {', '.join(atlas().artworks)}."
-        )
+        raise InvalidInput(f"There is no artwork {artwork!r}.", f"Choose one of: {', '.join(atlas().artworks)}.")
     stream = Stream(seed, "scene", split, index)
     while True:  # until the names belong to this split; about ten tries at most
         scene = _attempt(stream, split, seed, index, artwork)
@@ -100,9 +98,7 @@ def sample(split: Split, index: int, *, seed: int = 0, artwork: str | None = Non
             return scene
 
 
-def dataset(
-    split: Split, n: int, *, seed: int = 0, start: int = 0, artwork: str | None = None
-) -> list[Scene]:
+def dataset(split: Split, n: int, *, seed: int = 0, start: int = 0, artwork: str | None = None) -> list[Scene]:
     """Scenes `start` to `start + n`."""
     return [sample(split, index, seed=seed, artwork=artwork) for index in range(start, start + n)]
 
@@ -144,9 +140,7 @@ def _attempt(stream: Stream, split: Split, seed: int, index: int, artwork: str |
     return Scene(split, seed, index, context.name, artwork or chosen_artwork, things, top, bottom, grain)
 
 
-def draw_names(
-    stream: Stream, context: Context, n: int, stray: int, without: Iterable[str] = ()
-) -> list[str]:
+def draw_names(stream: Stream, context: Context, n: int, stray: int, without: Iterable[str] = ()) -> list[str]:
     """`n` different categories, mostly members of the context; `stray` percent come from anywhere."""
     taken = list(without)
     out: list[str] = []

@@ -78,8 +78,7 @@ CONTEXTS: tuple[Context, ...] = (
         "an airport",
         (200, 215, 235),
         (170, 175, 180),
-        "airplane 10, suitcase 10, backpack 7, handbag 6, person 9, "
-        "tie 5, cell phone 5, bus 3, train 5, truck 2",
+        "airplane 10, suitcase 10, backpack 7, handbag 6, person 9, tie 5, cell phone 5, bus 3, train 5, truck 2",
     ),
     _context(
         "beach",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -23,11 +24,12 @@ STAGES = ("tower", "language", "projector")
 class Run:
     """One run in a directory: what is done, what is logged, and the model as it stands."""
 
-    def __init__(self, recipe: Recipe, out: Path, device: str) -> None:
+    def __init__(self, recipe: Recipe, out: Path, device: str, minutes: float) -> None:
         import torch
 
         self.recipe, self.out, self.device = recipe, out, device
         self.began = time.monotonic()
+        self.until = self.began + 60 * minutes
         out.mkdir(parents=True, exist_ok=True)
         if device == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = True
@@ -73,9 +75,9 @@ class Run:
         part.replace(file)
 
 
-def run(recipe: Recipe, out: Path, device: str) -> dict[str, Any]:
+def run(recipe: Recipe, out: Path, device: str, minutes: float = math.inf) -> dict[str, Any]:
     """All stages; then every fine-tune variant, measured; the best one is saved to `out/model`."""
-    job = Run(recipe, out, device)
+    job = Run(recipe, out, device, minutes)
     prior = data.Dials(recipe.text_unseen, 0.2, 0.4, 0.0)
     with data.pool(recipe.workers, out / "words" / "tokenizer.json") as executor:
         pictures = data.draw(executor, recipe.scenes)
@@ -135,7 +137,7 @@ def _finetunes(job: Run, executor: Any, seen: Any) -> dict[str, Any]:
         job.log(f"fine-tune {variant.name}:")
         stage = Stage(variant.steps, variant.batch, variant.rate)
         stages.finetune(job.model, seen, captions, asked, job.known, stage, job.log, job.device,
-                        watch(variant))  # fmt: skip
+                        watch(variant), job.until)  # fmt: skip
     assert best is not None, "a recipe needs a fine-tune"
     job.model.load_state_dict(best[2])
     tried["chosen"] = best[1]
@@ -189,16 +191,14 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, required=True, help="directory of the run; stages found there are kept"
     )
+    parser.add_argument("--minutes", type=float, default=math.inf, help="stop fine-tuning after that long")
     parser.add_argument("--device", default=None, help="cuda or cpu; by default what there is")
     options = parser.parse_args()
     import torch
 
     try:
-        run(
-            load(options.recipe),
-            options.out,
-            options.device or ("cuda" if torch.cuda.is_available() else "cpu"),
-        )
+        device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        run(load(options.recipe), options.out, device, options.minutes)
     except SeewhenError as error:
         sys.exit(f"error: {error}")
 

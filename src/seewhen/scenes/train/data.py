@@ -80,9 +80,7 @@ def draw(executor: ProcessPoolExecutor, n: int) -> Pictures:
         np.empty((n, IMAGE_TOKENS), np.int16),
     )
     starts = range(0, n, _CHUNK)
-    for at, part in zip(
-        starts, executor.map(_draw, starts, [min(s + _CHUNK, n) for s in starts]), strict=True
-    ):
+    for at, part in zip(starts, executor.map(_draw, starts, [min(s + _CHUNK, n) for s in starts]), strict=True):
         stop = at + len(part.labels)
         out.pixels[at:stop], out.labels[at:stop], out.colors[at:stop] = part.pixels, part.labels, part.colors
     return out
@@ -104,9 +102,7 @@ def _labels(scene: Scene) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
     background = -1 - [context.name for context in CONTEXTS].index(scene.context)
     # The last two entries are what the numbers -2 and -1 of `owner` pick.
     category = np.array([*(CATEGORIES.index(t.name) for t in scene.things), -100, background], np.int16)
-    color = np.array(
-        [*(palette.index(t.color) if t.color else -100 for t in scene.things), -100, -100], np.int16
-    )
+    color = np.array([*(palette.index(t.color) if t.color else -100 for t in scene.things), -100, -100], np.int16)
     return category[owner], color[owner]
 
 
@@ -239,7 +235,7 @@ def _present(scene: Scene, stream: Stream, dials: Dials) -> str:
 def _missing(scene: Scene, stream: Stream, dials: Dials) -> str:
     kind: Kind = "random"
     if stream.chance(dials.hard):
-        kind = "popular" if stream.chance(0.5) else "adversarial"
+        kind = "popular" if stream.chance(0.6) else "adversarial"
     taken: list[str] = []
     for _ in range(stream.between(1, 3)):  # the first, second or third by that rule, as POPE asks three
         taken.append(absent(scene, kind, stream.choice(scene.names), taken, statistics(), stream))

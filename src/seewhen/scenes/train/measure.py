@@ -43,16 +43,11 @@ def prepare(model: Any, scenes: Sequence[Scene], device: str) -> Exam:
         list(scenes),
         seen,
         {k: [(number[q["image"]], q["text"], q["label"] == "yes") for q in pope(scenes, k)] for k in KINDS},
-        {
-            s: [(number[q["image"]], q["question"], q["answer"] == "Yes") for q in mme(scenes, s)]
-            for s in SUBTASKS
-        },
+        {s: [(number[q["image"]], q["question"], q["answer"] == "Yes") for q in mme(scenes, s)] for s in SUBTASKS},
     )
 
 
-def measure(
-    model: Any, tokenizer: Any, known: Words, exam: Exam, device: str, seed: int = 0
-) -> dict[str, Any]:
+def measure(model: Any, tokenizer: Any, known: Words, exam: Exam, device: str, seed: int = 0) -> dict[str, Any]:
     """All figures of one model, sampled at temperature 1 and greedy."""
     generator = torch.Generator(device).manual_seed(seed)
     cuda = device == "cuda"
@@ -140,9 +135,7 @@ def generate(
         entropies.append(-(chances.exp() * chances).sum(-1))
         final = chances[:, -1]
         token = (
-            final.argmax(-1)
-            if generator is None
-            else torch.multinomial(final.exp(), 1, generator=generator)[:, 0]
+            final.argmax(-1) if generator is None else torch.multinomial(final.exp(), 1, generator=generator)[:, 0]
         )
         token = torch.where(done, tokenizer.eos_token_id, token)
         done |= token == tokenizer.eos_token_id

@@ -82,19 +82,14 @@ def load(path: Path) -> Recipe:
     except json.JSONDecodeError as error:
         raise InvalidInput(f"The recipe {path} is not JSON: {error}.") from error
     try:
-        nested: dict[str, Any] = {
-            name: Stage(**data.pop(name)) for name in ("tower", "language", "projector")
-        }
+        nested: dict[str, Any] = {name: Stage(**data.pop(name)) for name in ("tower", "language", "projector")}
         nested["shape"] = Shape(**data.pop("shape", {}))
         nested["finetunes"] = tuple(
-            FineTune(**{**item, "measure_at": tuple(item.get("measure_at", ()))})
-            for item in data.pop("finetunes")
+            FineTune(**{**item, "measure_at": tuple(item.get("measure_at", ()))}) for item in data.pop("finetunes")
         )
         return Recipe(**nested, **data)
     except (TypeError, KeyError) as error:
-        raise InvalidInput(
-            f"The recipe {path} does not fit: {error}.", "Compare it with recipe.json."
-        ) from error
+        raise InvalidInput(f"The recipe {path} does not fit: {error}.", "Compare it with recipe.json.") from error
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:
