@@ -1,0 +1,295 @@
+"""Tables of a report as plain grids of text, and their rendering as Markdown, LaTeX and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from seewhen.runs import words
+from seewhen.runs.published import Cell, cells, document, method_title
+from seewhen.runs.report import Group, Line, Metric
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table: header, rows of text (first column is the row's name), notes under it."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+_ARROWS = {1: " ↑", -1: " ↓", 0: ""}
+_BETTER, _WORSE = "▲", "▼"
+
+
+def _mark(line: Line, metric: Metric) -> str:
+    """Shows a real difference from regular."""
+    for comparison in line.comparisons:
+        if comparison.against == "regular" and comparison.metric == metric and comparison.verdict == "real":
+            return {1: f" {_BETTER}", -1: f" {_WORSE}", 0: ""}[comparison.gain]
+    return ""
+
+
+def score_grid(group: Group, metrics: Sequence[Metric], title: str) -> Grid:
+    """Values with intervals; triangles mark real differences from regular."""
+    rows = []
+    for line in group.lines:
+        shown = [words.measured(line.metrics[m.name]) + _mark(line, m) for m in metrics]
+        rows.append((words.title(line.label), *shown))
+    notes = [
+        f"Brackets: 95% interval, bootstrap over {group.facts['images']} images. {_BETTER} {_WORSE}: better or "
+        "worse than Regular, a real difference after Holm's correction. No mark: cannot be told apart."
+    ]
+    if group.facts["seeds"] > 1:
+        spread = max(line.metrics[metrics[0].name]["seed_sd"] or 0.0 for line in group.lines)
+        notes.append(
+            f"Means over {group.facts['seeds']} seeds; a single seed's {metrics[0].title} has a standard "
+            f"deviation of up to {spread:.2f} around them."
+        )
+    header = ("Method", *(m.title + _ARROWS[m.better] for m in metrics))
+    return Grid(title, header, tuple(rows), tuple(notes))
+
+
+def overview_grids(groups: Sequence[Group]) -> list[Grid]:
+    """One line per group: how far each method is from regular on the group's first metric."""
+    told = [group for group in groups if group.metrics and group.line("regular")]
+    labels = list(dict.fromkeys(line.label for group in told for line in group.lines if line.label != "regular"))
+    if len(told) < 2 or not labels:
+        return []
+    rows = []
+    for group in told:
+        metric = group.metrics[0]
+        changes = {
+            line.label: words.signed(c.difference.value) + _mark(line, metric)
+            for line in group.lines
+            for c in line.comparisons
+            if c.metric == metric and c.against == "regular"
+        }
+        rows.append((group.title, metric.title + _ARROWS[metric.better], *(changes.get(x, "—") for x in labels)))
+    header = ("Setting", "Metric", *(words.title(label) for label in labels))
+    note = f"Difference from Regular. {_BETTER} better, {_WORSE} worse, both real; no mark: cannot be told apart."
+    return [Grid("In short", header, tuple(rows), (note,))]
+
+
+def difference_grid(group: Group) -> Grid | None:
+    """Paired differences of the first metrics from both baselines."""
+    shown = group.metrics[:3]
+    rows = []
+    for line in group.lines:
+        for against in dict.fromkeys(c.against for c in line.comparisons):
+            by_metric = {c.metric.name: c for c in line.comparisons if c.against == against}
+            changes = [words.change(by_metric[m.name]) for m in shown]
+            rows.append((f"{words.title(line.label)} − {words.title(against)}", *changes))
+    if not rows:
+        return None
+    note = "Paired by image. p-values: methods swapped on random images, two-sided, Holm-corrected per column."
+    return Grid("Paired differences", ("Pair", *(m.title for m in shown)), tuple(rows), (note,))
+
+
+def published_grid(group: Group) -> Grid | None:
+    """Measured next to published, where the paper has the same setting."""
+    rows, notes = [], []
+    for line in group.lines:
+        for metric in (*group.metrics, *group.detail):
+            cell = group.published.get((line.label, metric.name))
+            if cell is None:
+                continue
+            entry = line.metrics[metric.name]
+            inside = "inside" if entry["low"] <= cell.value <= entry["high"] else "outside"
+            rows.append(
+                (
+                    words.title(line.label),
+                    metric.title,
+                    words.measured(entry),
+                    words.number(cell.value),
+                    words.signed(entry["value"] - cell.value),
+                    inside,
+                    f"Table {cell.number}, row {cell.row + 1}, column {cell.column + 1}",
+                )
+            )
+            notes += [note.text for note in cell.notes]
+    if not rows:
+        return None
+    header = ("Method", "Metric", "Measured", "Published", "Difference", "Interval", "Where")
+    return Grid("Measured next to published", header, tuple(rows), tuple(dict.fromkeys(notes)))
+
+
+def speed_grid(group: Group) -> Grid | None:
+    """Throughput as measured during the runs, relative to regular."""
+    base = group.line("regular")
+    reference = base.speed if base else None
+    rows = []
+    for line in group.lines:
+        speed = line.speed
+        if speed is None:
+            continue
+        ratio = f"×{speed['ms_per_token'] / reference['ms_per_token']:.2f}" if reference else "—"
+        fired = (line.run.result or {})["facts"].get("fired")
+        rows.append(
+            (
+                words.title(line.label),
+                f"{speed['samples_per_second']:.2f}",
+                f"{speed['ms_per_token']:.2f}",
+                ratio,
+                "—" if fired is None else f"{100 * fired:.0f}%",
+                str(line.run.environment.get("device_name", "")),
+            )
+        )
+    if not rows:
+        return None
+    header = ("Method", "Samples/s", "ms/token", "to Regular", "Tokens tilted", "Device")
+    note = "Whole runs in batches, start-up excluded; for latency at batch 1 and memory use `seewhen bench`."
+    return Grid("Speed", header, tuple(rows), (note,))
+
+
+def group_grids(group: Group) -> list[Grid]:
+    """All tables of one group."""
+    grids = [score_grid(group, group.metrics or group.detail, "Scores")]
+    if group.detail and group.metrics:
+        grids.append(score_grid(group, group.detail, "By part"))
+    return grids + [g for g in (difference_grid(group), published_grid(group), speed_grid(group)) if g]
+
+
+def paper_grids(groups: Sequence[Group]) -> list[Grid]:
+    """The paper's tables as printed; where a run measured the same cell, its value stands beside it."""
+    ours: dict[tuple[str, int, int], str] = {}
+    for group in groups:
+        for (label, metric), cell in group.published.items():
+            line = group.line(label)
+            assert line is not None
+            ours[cell.table, cell.row, cell.column] = words.measured(line.metrics[metric])
+    return [_paper_grid(table, ours) for table in document()["tables"]]
+
+
+def _paper_grid(table: Mapping[str, Any], ours: Mapping[tuple[str, int, int], str]) -> Grid:
+    notes: dict[str, int] = {}
+    here = {(cell.row, cell.column): cell for cell in cells() if cell.table == table["id"]}
+    rows = []
+    for r, row in enumerate(table["rows"]):
+        name = [str(v) for k, v in row.items() if k not in ("values", "printed_change", "method")]
+        line = [" ".join([*name, method_title(row["method"])])]
+        for c in range(len(table["columns"])):
+            line.append(_paper_cell(here.get((r, c)), ours.get((table["id"], r, c)), notes))
+        rows.append(tuple(line))
+    header = ("", *(" ".join(str(v) for v in column.values()) for column in table["columns"]))
+    numbered = tuple(f"({number}) {text}" for text, number in notes.items())
+    return Grid(f"Paper, Table {table['number']}: {table['title']}", header, tuple(rows), numbered)
+
+
+def _paper_cell(cell: Cell | None, mine: str | None, notes: dict[str, int]) -> str:
+    if cell is None:
+        return "—"
+    marks = "".join(f" ({notes.setdefault(note.text, len(notes) + 1)})" for note in cell.notes)
+    return f"{cell.value:g}{marks}" + (f" | measured {mine}" if mine else "")
+
+
+def to_markdown(grid: Grid) -> str:
+    """A pipe table."""
+
+    def line(row: Sequence[str]) -> str:
+        return "| " + " | ".join(text.replace("|", "\\|") for text in row) + " |"
+
+    rule = "|" + "|".join("---" if i == 0 else "--:" for i in range(len(grid.header))) + "|"
+    body = "\n".join([line(grid.header), rule, *(line(row) for row in grid.rows)])
+    return f"### {grid.title}\n\n{body}\n" + "".join(f"\n{note}\n" for note in grid.notes)
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "−": "$-$",
+    "×": r"$\times$",
+    "▲": r"$^{\blacktriangle}$",
+    "▼": r"$^{\blacktriangledown}$",
+    "—": "--",
+}
+
+
+def latex_text(text: str) -> str:
+    """Text with LaTeX's special characters made harmless."""
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+def to_latex(grid: Grid) -> str:
+    """A booktabs table (needs booktabs and amssymb)."""
+
+    def line(row: Sequence[str]) -> str:
+        return " & ".join(latex_text(text) for text in row) + r" \\"
+
+    lines = [
+        r"\begin{table}[t]",
+        r"\centering",
+        rf"\caption{{{latex_text(' '.join([grid.title + '.', *grid.notes]))}}}",
+        rf"\begin{{tabular}}{{l{'r' * (len(grid.header) - 1)}}}",
+        r"\toprule",
+        line(grid.header),
+        r"\midrule",
+        *(line(row) for row in grid.rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def to_plain(groups: Sequence[Group]) -> dict[str, Any]:
+    """Everything in the report as data for JSON."""
+    return {
+        "format": 1,
+        "groups": [
+            {
+                "title": group.title,
+                "facts": dict(group.facts),
+                "findings": words.findings(group),
+                "methods": [_plain_line(line, group) for line in group.lines],
+            }
+            for group in groups
+        ],
+        "paper": {"source": document()["source"], "notes": document()["notes"]},
+    }
+
+
+def _plain_line(line: Line, group: Group) -> dict[str, Any]:
+    return {
+        "label": line.label,
+        "run": line.run.path.name,
+        "method": line.run.config["method"],
+        "versions": line.run.config["versions"],
+        "metrics": {name: dict(entry) for name, entry in line.metrics.items()},
+        "published": {
+            metric: {"value": cell.value, "where": cell.provenance, "notes": [asdict(n) for n in cell.notes]}
+            for (label, metric), cell in group.published.items()
+            if label == line.label
+        },
+        "comparisons": [
+            {
+                "against": c.against,
+                "metric": c.metric.name,
+                **asdict(c.difference),
+                "p_holm": c.p_holm,
+                "comparisons_corrected_for": c.tests,
+                "images_left_out": c.images_left_out,
+                "verdict": c.verdict,
+                "better": c.gain > 0 if c.verdict == "real" and c.gain else None,
+            }
+            for c in line.comparisons
+        ],
+        "speed": line.speed,
+        "failures": len(line.run.failures),
+    }

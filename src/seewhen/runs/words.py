@@ -1,0 +1,111 @@
+"""Numbers and comparisons as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from seewhen.runs.published import Cell, method_title
+from seewhen.runs.report import Comparison, Group, Line, Metric
+
+
+def number(value: float) -> str:
+    return f"{value:.2f}" if abs(value) < 1000 else f"{value:.1f}"
+
+
+def signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")
+
+
+def p_value(p: float) -> str:
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
+def title(label: str) -> str:
+    """How a method is called in a table: the paper's spelling where it has one."""
+    for ending, words in (("-attention", ", attention only"), ("-contrast", ", contrast only")):
+        if label.endswith(ending):
+            return title(label.removesuffix(ending)) + words
+    name, _, rest = label.partition(" ")
+    return (method_title(name) if name != "min-p" else "Regular + min-p") + (f" {rest}" if rest else "")
+
+
+def measured(entry: Mapping[str, Any]) -> str:
+    """A value with its interval."""
+    if entry["flat"]:
+        return f"{number(entry['value'])} (no variation)"
+    return f"{number(entry['value'])} [{number(entry['low'])}, {number(entry['high'])}]"
+
+
+def change(comparison: Comparison) -> str:
+    """A difference with its interval and corrected p-value, for a table."""
+    d = comparison.difference
+    if comparison.verdict == "same":
+        return "0 (same outcomes)"
+    return f"{signed(d.value)} [{signed(d.low)}, {signed(d.high)}], {p_value(comparison.p_holm)}"
+
+
+def sentence(line: Line, comparison: Comparison) -> str:
+    """Whether a difference is real, in words."""
+    d, metric = comparison.difference, comparison.metric
+    who, baseline = title(line.label), title(comparison.against)
+    what = f"{metric.title} {signed(d.value)} {metric.unit}"
+    proof = f"95% interval {signed(d.low)} to {signed(d.high)}, {p_value(comparison.p_holm)}"
+    if comparison.tests > 1:
+        proof += f" after correction for {comparison.tests} comparisons"
+    if comparison.verdict == "same":
+        return f"{who} and {baseline} score alike on every image: {metric.title} does not move at all."
+    if comparison.verdict == "real":
+        direction = {1: "better than", -1: "worse than", 0: "different from"}[comparison.gain]
+        return f"{who} is {direction} {baseline}: {what} ({proof}). This difference is real."
+    if comparison.verdict == "unclear":
+        return (
+            f"{who} against {baseline}: {what} ({proof}). The interval and the corrected test do not agree; "
+            "treat this as a hint, not as a finding."
+        )
+    return (
+        f"{who} cannot be told apart from {baseline}: {what} ({proof}). With {d.images} images the true "
+        f"difference may lie anywhere in that interval."
+    )
+
+
+def against_published(entry: Mapping[str, Any], cell: Cell, metric: Metric) -> str:
+    """Whether the paper's figure agrees with the measured interval."""
+    inside = entry["low"] <= cell.value <= entry["high"]
+    gap = entry["value"] - cell.value
+    told = "lies inside" if inside else "lies outside"
+    text = (
+        f"{metric.title} {number(entry['value'])} measured, {number(cell.value)} published "
+        f"({signed(gap)}): the published figure {told} the measured interval."
+    )
+    return text + "".join(f" {note.text}" for note in cell.notes)
+
+
+def findings(group: Group) -> list[str]:
+    """The few sentences a reader should take home, first metric first."""
+    if not group.metrics:
+        return []
+    told = []
+    for line in group.lines:
+        told += [sentence(line, c) for c in line.comparisons if c.metric == group.metrics[0]]
+        if line.questions is not None and group.benchmark != "chair":
+            told.append(_question_by_question(line))
+    missing = [title(name) for name in ("regular", "min-p") if group.line(name) is None]
+    if missing:
+        told.append(f"Not run here: {', '.join(missing)}. Without the controls a gain cannot be attributed.")
+    told += [_failures(line) for line in group.lines if line.run.failures]
+    return told
+
+
+def _failures(line: Line) -> str:
+    failed = line.run.failures
+    return f"{title(line.label)}: {len(failed)} samples have no answer ({failed[0].error}) and are left out."
+
+
+def _question_by_question(line: Line) -> str:
+    assert line.questions is not None
+    baseline, wins, losses, p = line.questions
+    return (
+        f"Question by question, {title(line.label)} is right where {title(baseline)} is wrong {wins} times and "
+        f"wrong where it is right {losses} times (McNemar's test clustered by image, first seed: {p_value(p)})."
+    )
