@@ -25,6 +25,12 @@ _BUILT_IN = {
     "m3id": ("m3id", "M3ID"),
     "sid": ("sid", "SID"),
     "opera": ("opera", "Opera"),
+    "only": ("only", "ONLY"),
+    "dola": ("dola", "DoLa"),
+    "farsight": ("farsight", "FarSight"),
+    "saliency": ("saliency", "Saliency"),
+    "locore": ("saliency", "LocoRE"),
+    "memvr": ("memvr", "MemVR"),
 }
 
 

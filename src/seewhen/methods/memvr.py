@@ -1,0 +1,219 @@
+"""MemVR: Look Twice Before You Answer (Zou et al., ICML 2025).
+
+Idea: when the logit lens is uncertain after a layer `l` of the early middle, show the model the image again
+through the feed-forward part of layer `l + 1`, with the image features `V` as a key-value memory:
+`FFN(x) <- (1 - r) FFN(x) + r D(x)`, `D(x) = act(x V^T) V`, scaled to the mean size of `FFN(x)`. Uncertain
+means that the entropy of the ten best tokens, over ln 10, exceeds 0.75. It happens at most once per forward
+pass, in the first such layer, for all positions of the pass, in the prompt and at every token.
+
+Source: the paper and its released code (Apache-2.0). Written from the formulas. The LLaVA code has no
+activation between the two products (`activation="none"`, the default); the Qwen-VL code has one and reads
+the lens without the final norm: the presets say which. `V` are all image tokens of the prompt, as
+they enter the decoder (the code keeps the last image only).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from seewhen.errors import InvalidMethod, UnsupportedModel
+from seewhen.interventions import CurrentStep, Intervention
+from seewhen.methods.base import Method, Parts, Preset
+from seewhen.methods.blocks import mlp_of
+from seewhen.sequence import Prefill, Sequence, Step
+from seewhen.when import entropy
+
+if TYPE_CHECKING:
+    from seewhen.backbone import Backbone
+
+_TOP = 10
+_LLAVA = {"after": 5 / 32, "before": 16 / 32}
+_QWEN = {"after": 9 / 32, "before": 16 / 32, "activation": "silu", "lens_norm": False}
+_SCRIPTS = "released code, eval scripts"
+
+
+def top_entropy(logits: Tensor) -> Tensor:
+    """Entropy of the ten largest logits alone, over ln 10: between 0 and 1."""
+    return entropy(logits.float().topk(min(_TOP, logits.shape[-1]), dim=-1).values, base=_TOP)
+
+
+@dataclass
+class _Memory:
+    features: Tensor  # (rows, tokens, d), zero where a row has fewer image tokens
+    size: Tensor  # (rows, 1, 1): mean absolute value of a row's features
+    scales: dict[int, tuple[Tensor, Tensor]]  # of keys and values by layer, where there is an activation
+
+
+@dataclass(frozen=True)
+class SecondLook(Intervention):
+    """Mixes the image memory into the first feed-forward part after an uncertain layer."""
+
+    layers: tuple[int, ...]  # those whose feed-forward part may be mixed: uncertain layer + 1
+    ratio: float
+    threshold: float
+    activation: str
+    lens_norm: bool
+
+    def sees(self, backbone: Backbone) -> frozenset[int]:
+        """The layers that may be mixed: their input is the output of the layer to judge."""
+        return frozenset(self.layers)
+
+    def begin(self, sequence: Sequence, prefill: Prefill) -> _Memory:
+        """Gather the image features."""
+        recorder, rows = sequence.recorder, sequence.rows
+        recorder.declare("gate", (rows, recorder.layers), fill=False)
+        recorder.declare("top_entropy", (rows, recorder.layers))
+        columns, valid = sequence.image.columns, sequence.image.valid
+        index = columns[..., None].expand(-1, -1, prefill.embeds.shape[-1])
+        features = prefill.embeds.gather(1, index).float() * valid[..., None]
+        count = valid.sum(dim=1).clamp(min=1) * features.shape[-1]
+        size = features.abs().sum(dim=(1, 2)) / count
+        scales = {}
+        if self.activation != "none":
+            scales = {layer: _scales(mlp_of(sequence.backbone.layers[layer])) for layer in self.layers}
+        return _Memory(features, size[:, None, None], scales)
+
+    def before_layer(self, step: Step, memory: _Memory, layer: int, hidden: Tensor) -> None:
+        """Judge the layer before: uncertain, and the first one in this pass?"""
+        sequence, scratch = step.sequence, step.scratch_of(self)
+        state = hidden[: sequence.rows, -1]
+        backbone = sequence.backbone
+        uncertainty = top_entropy(backbone.lens(state) if self.lens_norm else backbone.project(state))
+        open_ = sequence.image.valid.any(dim=1).to(hidden.device) & (uncertainty > self.threshold)
+        used = scratch.get("used")
+        if used is not None:
+            open_ = open_ & ~used.to(hidden.device)
+        scratch["used"] = open_ if used is None else open_ | used.to(hidden.device)
+        scratch[f"open{layer}"] = open_
+        step.recorder.write("top_entropy", uncertainty, layer - 1)
+        step.recorder.write("gate", open_, layer)
+
+    def install(self, backbone: Backbone, current: CurrentStep) -> list[Any]:
+        """Hooks on the feed-forward parts."""
+
+        def hook_of(layer: int) -> Any:
+            def hook(module: nn.Module, args: tuple, output: Any) -> Any:
+                step = current.step
+                if step is None or f"open{layer}" not in step.scratch_of(self):
+                    return output
+                if isinstance(output, tuple):
+                    return self._mixed(step, layer, args[0], output[0]), *output[1:]
+                return self._mixed(step, layer, args[0], output)
+
+            return hook
+
+        layers = backbone.layers
+        return [mlp_of(layers[layer]).register_forward_hook(hook_of(layer)) for layer in self.layers]
+
+    def _mixed(self, step: Step, layer: int, states: Tensor, output: Tensor) -> Tensor:
+        rows = step.sequence.rows
+        memory: _Memory = next(
+            m for i, m in zip(step.sequence.interventions, step.sequence.memories, strict=True) if i is self
+        )
+        if not memory.features.shape[1]:
+            return output
+        device = output.device
+        features = memory.features.to(device)
+        ffn = output[:rows].float()
+        delta = self._delta(states[:rows].float(), features, memory, layer)
+        counted = torch.ones(ffn.shape[:2], dtype=torch.bool, device=device)
+        if step.prefill is not None:
+            counted = ~step.prefill.padding.to(device)
+        scale = _mean_size(ffn, counted) / _mean_size(delta, counted).clamp(min=torch.finfo(torch.float32).tiny)
+        mixed = ((1.0 - self.ratio) * ffn + self.ratio * scale * delta).to(output.dtype)
+        open_ = step.scratch_of(self)[f"open{layer}"].to(device)[:, None, None]
+        return torch.cat([torch.where(open_, mixed, output[:rows]), output[rows:]])
+
+    def _delta(self, states: Tensor, features: Tensor, memory: _Memory, layer: int) -> Tensor:
+        if self.activation == "none":  # then any scale of keys and values cancels in the scaling to FFN(x)
+            return (states @ features.transpose(1, 2)) @ features
+        up, down = (scale.to(states.device) / memory.size.to(states.device) for scale in memory.scales[layer])
+        return nn.functional.silu(states @ (features * up).transpose(1, 2)) @ (features * down)
+
+    def reorder(self, memory: _Memory, index: Tensor) -> None:
+        """Beams of one prompt share its image: nothing to move."""
+
+
+def _mean_size(states: Tensor, counted: Tensor) -> Tensor:
+    """Mean absolute value over the counted positions of each row, (rows, 1, 1)."""
+    total = (states.abs() * counted[..., None]).sum(dim=(1, 2), keepdim=True)
+    return total / (counted.sum(dim=1).view(-1, 1, 1) * states.shape[-1])
+
+
+def _scales(mlp: Any) -> tuple[Tensor, Tensor]:
+    """Mean absolute weight of the up and the down projection."""
+    up, down = getattr(mlp, "up_proj", None), getattr(mlp, "down_proj", None)
+    if up is None or down is None or not up.weight.is_floating_point():
+        raise UnsupportedModel(
+            f"memvr: {type(mlp).__name__} has no up_proj and down_proj with weights to scale the memory by.",
+            "Use activation='none', where the scales cancel.",
+        )
+    return up.weight.detach().float().abs().mean(), down.weight.detach().float().abs().mean()
+
+
+@dataclass(frozen=True)
+class MemVR(Method):
+    """A second look at the image through one feed-forward part, when an early-middle layer is unsure.
+
+    `after` and `before` bound the judged layer, both exclusive: numbers, or shares of the depth.
+    """
+
+    name: ClassVar[str] = "memvr"
+    summary: ClassVar[str] = "show the image again through one MLP when a middle layer is unsure"
+    source: ClassVar[str] = "Zou et al., ICML 2025; code Apache-2.0"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "llava-1.5/mme": Preset({**_LLAVA, "ratio": 0.12}, _SCRIPTS),
+        "llava-1.5/chair": Preset({**_LLAVA, "ratio": 0.12}, f"{_SCRIPTS}: 0.31 is given but 0.12 hard-coded"),
+        "llava-1.5/llava-bench": Preset({**_LLAVA, "ratio": 0.32}, _SCRIPTS),
+        "llava-1.5/vizwiz": Preset({**_LLAVA, "ratio": 0.28}, _SCRIPTS),
+        "qwen-vl/mme": Preset({**_QWEN, "ratio": 0.28}, _SCRIPTS),
+        "qwen-vl/chair": Preset({**_QWEN, "ratio": 0.29}, _SCRIPTS),
+        "glm-4v/mme": Preset({"after": 9 / 32, "ratio": 0.28}, f"{_SCRIPTS} (which leave it switched off)"),
+        "glm-4v/chair": Preset({"after": 9 / 32, "ratio": 0.26}, _SCRIPTS),
+    }
+
+    ratio: float = 0.12
+    threshold: float = 0.75
+    after: int | float = 5 / 32
+    before: int | float = 16 / 32
+    activation: Literal["none", "silu"] = "none"
+    lens_norm: bool = True
+
+    def __post_init__(self) -> None:
+        def require(condition: bool, message: str, hint: str) -> None:
+            if not condition:
+                raise InvalidMethod(f"memvr: {message}", hint)
+
+        require(0 <= self.ratio <= 1, f"ratio={self.ratio}.", "Choose a share between 0 and 1.")
+        require(self.threshold >= 0, f"threshold={self.threshold}.", "The entropy lies between 0 and 1.")
+        require(self.activation in ("none", "silu"), f"activation={self.activation!r}.", "Use 'none' or 'silu'.")
+        for name in ("after", "before"):
+            value = getattr(self, name)
+            valid = value >= 0 if isinstance(value, int) else 0 <= value <= 1
+            require(valid, f"{name}={value}.", "Give a layer number, or a share of the depth such as 0.5.")
+
+    def judged_layers(self, backbone: Backbone) -> tuple[int, ...]:
+        """Layers whose uncertainty opens the gate of the next."""
+        depth = backbone.num_layers
+        low, high = (
+            bound if isinstance(bound, int) else math.floor(bound * depth) for bound in (self.after, self.before)
+        )
+        layers = tuple(range(low + 1, min(high, depth - 1)))
+        if not layers:
+            raise InvalidMethod(
+                f"memvr: after={self.after} and before={self.before} leave no layer of {depth} between them.",
+                "Both are exclusive; 5 and 16 of 32 layers are usual.",
+            )
+        return layers
+
+    def parts(self, backbone: Backbone) -> Parts:
+        """One intervention on the layers after those that are judged."""
+        layers = tuple(layer + 1 for layer in self.judged_layers(backbone))
+        look = SecondLook(layers, self.ratio, self.threshold, self.activation, self.lens_norm)
+        return Parts(interventions=(look,))

@@ -1,0 +1,348 @@
+"""LVLMs-Saliency: SGRS and LocoRE (Zhang et al., ICLR 2026).
+
+Idea: a token is suspect if the outputs before it had no say in it. SGRS (saliency-guided rejection sampling)
+draws a token from the top K, takes its saliency `|P * dLoss/dP|` (attention times gradient of
+`-log p(token)`, mean over heads, each row of unit length) on the columns after the image, averages over a few
+early layers, and accepts the token if this is at least `alpha` times the mean of the last accepted ones;
+otherwise it draws again, at most `draws` times, and falls back to the most salient. LocoRE multiplies the
+attention of the newest token to the last `window` outputs by `1 + beta`, and renormalises.
+
+Source: the paper (via a text copy) and its released code (README says MIT, no licence file; LocoRE is not in
+it). Written from the formulas. The released SGRS reads the candidate's own attention row, on which the loss
+does not depend: its saliencies are all zero, it accepts every first draw and is top-K sampling at a high
+price (`reference_parity=True`, here without the price). Ours reads the row that predicts the candidate. That
+row does not depend on the candidate either, so one forward pass over prompt and outputs serves all draws, with
+a backward pass from the first target layer up for each. The pass sees the plain model, without LocoRE, and
+uses causal attention also where a model lets image tokens see ahead (Gemma 3, PaliGemma).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from seewhen import tilt
+from seewhen.attention import KEYWORD, AttentionCall
+from seewhen.errors import InvalidMethod, UnsupportedMode
+from seewhen.interventions import Intervention, pad_rows
+from seewhen.methods.base import Method, Parts, Preset
+from seewhen.sequence import ATTRIBUTE, Prefill, Sequence, Step
+
+if TYPE_CHECKING:
+    from seewhen.backbone import Backbone
+    from seewhen.intervene import Session
+
+_SMALLEST = 1e-9
+
+
+# -- LocoRE ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RecentOutputs(Intervention):
+    """Raises the newest row's attention to the last outputs by the factor `1 + beta`."""
+
+    beta: float
+    window: int
+
+    def edits(self, backbone: Backbone) -> frozenset[int]:
+        """All layers with full softmax attention."""
+        return frozenset(backbone.softmax_layers)
+
+    def attend(self, step: Step, memory: None, call: AttentionCall) -> Tensor:
+        """Nothing in the prompt, which has no outputs yet."""
+        if step.prefill is not None:
+            return call.output
+        sequence, device, rows = step.sequence, call.query.device, call.query.shape[0]
+        newest = sequence.prompt_length - 1 + step.recorder.step.to(device)
+        columns = newest - torch.arange(self.window, device=device)
+        valid = (columns >= sequence.prompt_length).expand(rows, -1)
+        columns = columns.clamp(min=0).expand(rows, -1)
+        attention = torch.exp(call.scores_at(columns) - call.log_normaliser)
+        bias = math.log1p(self.beta) * valid[:, None].float().expand_as(attention)
+        row = tilt.corrected_output(call.output[:, -1].float(), attention, bias, call.values_at(columns))
+        main = torch.ones(sequence.rows, dtype=torch.bool, device=device)
+        return call.replace_last(row, pad_rows(main, rows))
+
+
+_BETAS = {
+    "llava-1.5": Preset({"beta": 0.15}, "paper; the window is ours"),
+    "qwen2-vl": Preset({"beta": 0.20}, "paper; the window is ours"),
+}
+
+
+def _check_recent(name: str, beta: float, window: int) -> None:
+    if beta < 0:
+        raise InvalidMethod(f"{name}: beta={beta} is negative.", "Use 0 (off) or more; the paper has 0.15.")
+    if window < 1:
+        raise InvalidMethod(f"{name}: window={window}.", "Use at least one output.")
+
+
+@dataclass(frozen=True)
+class LocoRE(Method):
+    """Local coherence reinforcement alone: `1 + beta` times the attention to the last `window` outputs."""
+
+    name: ClassVar[str] = "locore"
+    summary: ClassVar[str] = "more attention to the most recent outputs"
+    source: ClassVar[str] = "Zhang et al., ICLR 2026; not in the released code"
+    needs_image: ClassVar[bool] = False
+    presets: ClassVar[Mapping[str, Preset]] = _BETAS
+
+    beta: float = 0.15
+    window: int = 10
+
+    def __post_init__(self) -> None:
+        _check_recent(self.name, self.beta, self.window)
+
+    def parts(self, backbone: Backbone) -> Parts:
+        """One intervention on all softmax layers."""
+        return Parts(interventions=(RecentOutputs(self.beta, self.window),) if self.beta else ())
+
+
+# -- SGRS --------------------------------------------------------------------------------------------------
+
+
+class _Watch:
+    """Stands for the step in a pass of our own: makes the target layers' last attention row a graph node.
+
+    Recording of the graph starts at the first target layer; nothing below it is kept.
+    """
+
+    def __init__(self, layers: tuple[int, ...]) -> None:
+        self.layers = layers
+        self.maps: list[Tensor] = []  # (rows, heads, columns) of each target layer
+
+    def before_layer(self, layer: int, hidden: Tensor) -> None:
+        """Nothing to see."""
+
+    def edit_mask(self, layer: int, mask: Tensor | None, queries: int, columns: int) -> Tensor | None:
+        """The mask stays."""
+        return mask
+
+    def edits(self, layer: int) -> bool:
+        """The target layers."""
+        return layer in self.layers
+
+    def edit_attention(self, call: AttentionCall) -> Tensor:
+        """The same output, its last row computed from a map that gradients can be taken of."""
+        attention = torch.softmax(call.scores, dim=-1)
+        if not self.maps:
+            torch.set_grad_enabled(True)  # until the end of the pass's no_grad block
+            attention = attention.detach().requires_grad_()
+        self.maps.append(attention)
+        rows, heads, columns = attention.shape
+        row = attention.view(rows, -1, call.groups, columns) @ call.value.float()
+        row = row.view(rows, 1, heads, -1).to(call.output.dtype)
+        return torch.cat([call.output[:, :-1], row], dim=1)
+
+
+class Probe:
+    """Saliency of candidates for the next token after `prefill` and the outputs `tokens` (rows, steps)."""
+
+    def __init__(self, backbone: Backbone, prefill: Prefill, tokens: Tensor, layers: tuple[int, ...]) -> None:
+        watch = _Watch(layers)
+        # Tensors made in inference mode cannot be part of a graph; new ones made outside of it can.
+        with torch.inference_mode(False), torch.no_grad():
+            arguments = _longer(backbone, prefill, tokens)
+            # The bare forward: the hooks on the decoder belong to the sequence that is being decoded.
+            output = backbone.decoder.forward(**arguments, **{KEYWORD: watch}, use_cache=False)
+            logits = backbone.project(output[0][:, -1]).float()
+            self.log_probs = torch.log_softmax(logits, dim=-1)
+        self.maps = watch.maps
+        steps = tokens.shape[1]
+        self.outputs = torch.nn.functional.pad(prefill.tail, (0, steps), value=True)
+
+    def saliency(self, candidates: Tensor) -> Tensor:
+        """Of one candidate per row: (layers, rows, columns), mean over heads, not yet normalised."""
+        with torch.inference_mode(False), torch.enable_grad():
+            loss = -self.log_probs.gather(1, candidates.to(self.log_probs.device)[:, None]).sum()
+            gradients = torch.autograd.grad(loss, self.maps, retain_graph=True)
+        device = self.log_probs.device
+        products = [
+            (p.detach() * g).abs().mean(dim=1).to(device) for p, g in zip(self.maps, gradients, strict=True)
+        ]
+        return torch.stack(products)
+
+    def score(self, candidates: Tensor) -> Tensor:
+        """Mean normalised saliency on the columns after the image, per row; 1 where there are none."""
+        rows = self.saliency(candidates)
+        rows = rows / rows.norm(dim=-1, keepdim=True).clamp(min=_SMALLEST)
+        columns = self.outputs.to(rows.device)
+        count = columns.sum(dim=-1)
+        mean = (rows * columns).sum(dim=-1) / count.clamp(min=1)
+        return torch.where(count > 0, mean.mean(dim=0), 1.0)
+
+
+def _longer(backbone: Backbone, prefill: Prefill, tokens: Tensor) -> dict[str, Any]:
+    """The decoder's arguments for the prompt with `tokens` after it."""
+    steps, device = tokens.shape[1], prefill.embeds.device
+    embeds = backbone.decoder.get_input_embeddings()(tokens.to(device)).to(prefill.embeds.dtype)
+    positions = prefill.position_ids
+    following = positions[..., -1:] + torch.arange(1, steps + 1, device=positions.device)
+    arguments: dict[str, Any] = {
+        "inputs_embeds": torch.cat([prefill.embeds, embeds.to(device)], dim=1),
+        "attention_mask": torch.nn.functional.pad(~prefill.padding, (0, steps), value=True).long(),
+        "position_ids": torch.cat([positions, following], dim=-1),
+    }
+    for name, extra in prefill.extras.items():
+        grows = isinstance(extra, Tensor) and extra.shape == prefill.padding.shape  # which positions are visual
+        arguments[name] = torch.nn.functional.pad(extra, (0, steps)) if grows else extra
+    return arguments
+
+
+@dataclass(frozen=True)
+class Prompt(Intervention):
+    """Remembers the prompt, and has the target layers run through our attention function."""
+
+    layers: tuple[int, ...]
+
+    def edits(self, backbone: Backbone) -> frozenset[int]:
+        """The target layers; their output stays as it is."""
+        return frozenset(self.layers)
+
+    def begin(self, sequence: Sequence, prefill: Prefill) -> Prefill:
+        """Keep the prompt; declare what is recorded of each token."""
+        sequence.recorder.declare("saliency", (sequence.rows,))
+        sequence.recorder.declare("draws", (sequence.rows,))
+        return prefill
+
+
+class _Chooser(LogitsProcessor):
+    """The last logits processor: draws, judges, and leaves the sampler one token to choose."""
+
+    def __init__(self, method: Saliency, backbone: Backbone, prompt: Prompt, cache: Any) -> None:
+        self.method, self.backbone, self.prompt, self.cache = method, backbone, prompt, cache
+        self.tokens: list[Tensor] = []
+        self.history: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        method = self.method
+        scores = scores.float()
+        least = scores.topk(min(method.top_k, scores.shape[-1]), dim=-1).values[:, -1:]
+        probs = torch.softmax(scores.masked_fill(scores < least, -torch.inf), dim=-1)
+        order = draw_order(probs, min(method.draws, probs.shape[-1]))
+        token = order[:, 0] if method.reference_parity else self._accepted(probs, order)
+        self.tokens.append(token)
+        return torch.full_like(scores, -torch.inf).scatter(1, token[:, None], 0.0)
+
+    def _accepted(self, probs: Tensor, order: Tensor) -> Tensor:
+        sequence: Sequence = getattr(self.cache, ATTRIBUTE)
+        pairs = zip(sequence.interventions, sequence.memories, strict=True)
+        prefill = next(memory for intervention, memory in pairs if intervention is self.prompt)
+        tokens = torch.stack(self.tokens, dim=1) if self.tokens else order[:, :0]
+        probe = Probe(self.backbone, prefill, tokens, self.prompt.layers)
+        threshold = torch.zeros(len(order), device=order.device)
+        if self.history:
+            recent = torch.stack(self.history[-self.method.history :])
+            threshold = self.method.alpha * recent.mean(dim=0)
+        token, value = order[:, 0], torch.full_like(threshold, -math.inf)
+        accepted = torch.zeros_like(threshold, dtype=torch.bool)
+        draws = torch.zeros_like(threshold)
+        for candidate in order.unbind(dim=1):
+            possible = probs.gather(1, candidate[:, None])[:, 0] > 0  # there may be fewer than K
+            score = probe.score(candidate).to(order.device)
+            # Until one is accepted, keep the best so far: it is what remains if all are rejected.
+            better = ~accepted & possible & ((score >= threshold) | (score > value))
+            token, value = torch.where(better, candidate, token), torch.where(better, score, value)
+            draws = draws + (~accepted & possible)
+            accepted = accepted | (better & (score >= threshold))
+            if bool(accepted.all()):
+                break
+        self.history.append(value)
+        sequence.recorder.write("saliency", value)
+        sequence.recorder.write("draws", draws)
+        return token
+
+
+def draw_order(probs: Tensor, draws: int) -> Tensor:
+    """`draws` tokens per row without replacement, in the order drawn: (rows, draws).
+
+    An exponential race, whose first token is what `torch.multinomial` would draw from the same state of the
+    random generator. The state is put back: the sampler after us draws once per token as well.
+    """
+    devices = [probs.device] if probs.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        return (probs / torch.empty_like(probs).exponential_()).topk(draws, dim=-1).indices
+
+
+@dataclass(frozen=True)
+class Saliency(Method):
+    """SGRS, with LocoRE for `beta` > 0. It samples; temperature and top-p apply before its top K.
+
+    Target layers are `first_layer` to `last_layer`, numbers or shares of the depth (6 to 8 of 32 layers).
+    `reference_parity` reads the row the released code reads: no draw is ever rejected.
+    """
+
+    name: ClassVar[str] = "saliency"
+    summary: ClassVar[str] = "reject tokens on which earlier outputs had no influence; attend to recent ones"
+    source: ClassVar[str] = "Zhang et al., ICLR 2026; code MIT by its README"
+    needs_image: ClassVar[bool] = False
+    beams: ClassVar[bool] = False
+    compiles: ClassVar[bool] = False  # it needs gradients
+    samples_only: ClassVar[bool] = True
+    presets: ClassVar[Mapping[str, Preset]] = _BETAS
+
+    top_k: int = 5
+    draws: int = 3
+    alpha: float = 0.6
+    history: int = 5
+    first_layer: int | float = 6 / 32
+    last_layer: int | float = 8 / 32
+    beta: float = 0.15
+    window: int = 10
+    reference_parity: bool = False
+
+    def __post_init__(self) -> None:
+        _check_recent(self.name, self.beta, self.window)
+        for name in ("top_k", "draws", "history"):
+            if getattr(self, name) < 1:
+                raise InvalidMethod(f"saliency: {name}={getattr(self, name)}.", "Use 1 or more.")
+        if self.alpha < 0:
+            raise InvalidMethod(f"saliency: alpha={self.alpha} is negative.", "Use 0 (accept all) or more.")
+
+    def target_layers(self, backbone: Backbone) -> tuple[int, ...]:
+        """The softmax layers whose saliency is read."""
+        first, last = (
+            bound if isinstance(bound, int) else math.floor(bound * backbone.num_layers)
+            for bound in (self.first_layer, self.last_layer)
+        )
+        layers = tuple(layer for layer in backbone.softmax_layers if first <= layer <= last)
+        if not layers:
+            raise InvalidMethod(
+                f"saliency: layers {first} to {last} hold no softmax attention in this model.",
+                f"Choose first_layer and last_layer around some of {list(backbone.softmax_layers)}.",
+            )
+        return layers
+
+    def parts(self, backbone: Backbone) -> Parts:
+        """A decoding loop of its own around the model's, and LocoRE."""
+        prompt = Prompt(self.target_layers(backbone))
+        recent = (RecentOutputs(self.beta, self.window),) if self.beta else ()
+
+        def loop(session: Session, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("custom_generate") is not None:
+                raise UnsupportedMode("saliency brings its own custom_generate.", "Leave yours out.")
+            streamer = kwargs.get("streamer")
+
+            def decode(
+                model: Any,
+                input_ids: Tensor,
+                logits_processor: LogitsProcessorList,
+                stopping_criteria: Any,
+                generation_config: Any,
+                **options: Any,
+            ) -> Any:
+                options.setdefault("streamer", streamer)  # generate() does not hand it to custom loops
+                chooser = _Chooser(self, backbone, prompt, options.get("past_key_values"))
+                processors = LogitsProcessorList([*logits_processor, chooser])
+                return model._sample(input_ids, processors, stopping_criteria, generation_config, **options)
+
+            return stock(*args, custom_generate=decode, **kwargs)
+
+        return Parts(interventions=(prompt, *recent), loop=loop)
