@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from seewhen.errors import SeewhenError
+from seewhen.errors import InvalidInput, SeewhenError
 from seewhen.scenes.sampling import dataset
 from seewhen.scenes.train import data, measure, stages, words
 from seewhen.scenes.train.recipe import FineTune, Recipe, Stage, describe, load
@@ -128,6 +128,8 @@ def _finetunes(job: Run, executor: Any, seen: Any) -> dict[str, Any]:
 
     keep("before", 0)
     for variant in job.recipe.finetunes:
+        if time.monotonic() > job.until:
+            break
         job.model.load_state_dict(base)
         torch.manual_seed(job.recipe.seed)
         dials = data.Dials(variant.unseen, variant.doubt, variant.hard, variant.slip)
@@ -138,7 +140,8 @@ def _finetunes(job: Run, executor: Any, seen: Any) -> dict[str, Any]:
         stage = Stage(variant.steps, variant.batch, variant.rate)
         stages.finetune(job.model, seen, captions, asked, job.known, stage, job.log, job.device,
                         watch(variant), job.until)  # fmt: skip
-    assert best is not None, "a recipe needs a fine-tune"
+    if best is None:
+        raise InvalidInput("No fine-tune was measured.", "Add one to the recipe, or give it more --minutes.")
     job.model.load_state_dict(best[2])
     tried["chosen"] = best[1]
     tried["final"] = final(job)
