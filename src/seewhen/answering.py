@@ -12,6 +12,7 @@ from PIL import Image
 from seewhen.attaching import attach
 from seewhen.errors import InvalidInput
 from seewhen.images import open_image
+from seewhen.methods import method as make_method
 from seewhen.methods.base import Method
 from seewhen.trace import Trace
 
@@ -95,10 +96,10 @@ def generate(
         texts if raw_prompt else [chat_prompt(processor, t, len(p)) for t, p in zip(texts, rows, strict=True)]
     )
     inputs = model_inputs(model, processor, rows, prompts)
-    with attach(model, method, trace=trace) as handle:
+    tokenizer = getattr(processor, "tokenizer", processor)
+    with attach(model, make_method(method).prepare(tokenizer), trace=trace) as handle:
         model.generate(**inputs, **generate_kwargs)
         happened = handle.trace
-    tokenizer = getattr(processor, "tokenizer", processor)
     happened = happened.with_texts(tokenizer)
     answers = []
     for row, length in enumerate(happened.lengths):

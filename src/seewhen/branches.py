@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from seewhen.errors import UnsupportedMode
+from seewhen.widening import widened_decode_mask, widened_mask
 
 if TYPE_CHECKING:
     from seewhen.sequence import Prefill, Sequence
@@ -29,7 +30,9 @@ class BranchRows:
     embeds: Tensor  # (rows, positions, d)
     padding: Tensor  # (rows, positions), bool
     position_ids: Tensor  # like the main rows' position ids
-    order: Tensor  # (rows, positions): which main position each position came from (for 4-D masks)
+    # (rows, positions): which main position each position came from, for masks; tokens that the main rows
+    # do not have name the text token before which they stand.
+    order: Tensor
     extras: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -66,6 +69,17 @@ class TextOnly(Branch):
         return BranchRows(embeds, padding, position_ids, order, extras)
 
 
+@dataclass(frozen=True)
+class SamePrompt(Branch):
+    """The same prompt and image, in rows of their own that an intervention may treat differently."""
+
+    def rows(self, prefill: Prefill) -> BranchRows:
+        """A copy of the main rows."""
+        order = torch.arange(prefill.embeds.shape[1], device=prefill.embeds.device)
+        order = order.expand(prefill.embeds.shape[:2])
+        return BranchRows(prefill.embeds, prefill.padding, prefill.position_ids, order, prefill.extras)
+
+
 def prefill_arguments(
     kwargs: dict[str, Any], prefill: Prefill, built: list[BranchRows], sequence: Sequence
 ) -> dict[str, Any]:
@@ -76,22 +90,20 @@ def prefill_arguments(
     sequence.shift = torch.cat([last_main - rows.position_ids[..., -1] for rows in built], dim=-1)
     kwargs["inputs_embeds"] = torch.cat([prefill.embeds, *(rows.embeds for rows in built)])
     kwargs["position_ids"] = torch.cat([prefill.position_ids, *(rows.position_ids for rows in built)], dim=-2)
-    kwargs["attention_mask"] = _prefill_mask(kwargs.get("attention_mask"), padding, built, sequence)
-    for name in prefill.extras:
-        _append_extra(kwargs, name, built)
+    if sequence.widened:
+        kwargs["attention_mask"] = widened_mask(kwargs, prefill, built, sequence)
+    else:
+        kwargs["attention_mask"] = _prefill_mask(kwargs.get("attention_mask"), padding, built, sequence)
+    for name, own in prefill.extras.items():
+        kwargs[name] = _with_extras(own, [rows.extras[name] for rows in built if name in rows.extras])
     return kwargs
 
 
-def _append_extra(kwargs: dict[str, Any], name: str, built: list[BranchRows]) -> None:
+def _with_extras(own: Any, added: list[Any]) -> Any:
     """Row-wise extras: masks are concatenated by row, lists of visual features by feature."""
-    own = kwargs[name]
-    added = [rows.extras[name] for rows in built if name in rows.extras]
-    if not added:
-        return
     if isinstance(own, Tensor):
-        kwargs[name] = torch.cat([own, *added])
-    else:
-        kwargs[name] = [torch.cat(parts) for parts in zip(own, *added, strict=True)]
+        return torch.cat([own, *added])
+    return [torch.cat(parts) for parts in zip(own, *added, strict=True)]
 
 
 def _prefill_mask(mask: Any, padding: Tensor, built: list[BranchRows], sequence: Sequence) -> Any:
@@ -194,6 +206,8 @@ def decode_arguments(kwargs: dict[str, Any], sequence: Sequence, past: int | Ten
 def _decode_mask(mask: Any, sequence: Sequence, past: int | Tensor) -> Any:
     hidden = sequence.hidden
     assert hidden is not None
+    if sequence.widened:
+        return widened_decode_mask(mask, sequence, past)
     if sequence.growing:
         # The prompt's columns as built, then one column per generated token: all that the decoder needs to
         # make its own masks, whatever masks the model around it has prepared.

@@ -55,9 +55,7 @@ class AlteredImage(Branch):
         return BranchRows(embeds, prefill.padding, prefill.position_ids, order, extras)
 
 
-def _embedded(
-    backbone: Backbone, prefill: Prefill, changes: dict[str, Tensor]
-) -> tuple[Tensor, dict[str, Any]]:
+def _embedded(backbone: Backbone, prefill: Prefill, changes: dict[str, Tensor]) -> tuple[Tensor, dict[str, Any]]:
     """Decoder embeddings and extras of the prompt with some inputs changed, for all main rows."""
     rows = prefill.embeds.shape[0]
     ids = prefill.inputs.get("input_ids")

@@ -25,6 +25,7 @@ from seewhen.interventions import CurrentStep, Intervention
 from seewhen.methods.base import Logits, Method, Parts
 from seewhen.sequence import ATTRIBUTE, ImageColumns, Prefill, Recorder, Sequence, Step, Tables
 from seewhen.when import entropy
+from seewhen.widening import widen
 
 # Decoder arguments with rows or per-row content beside embeddings, mask and positions.
 _EXTRAS = ("visual_pos_masks", "deepstack_visual_embeds")
@@ -162,8 +163,10 @@ class Session:
         if cache is None and kwargs.get("use_cache") is not False:
             cache = kwargs["past_key_values"] = DynamicCache(config=self.backbone.decoder.config)
         prefill = self._prefill(kwargs)
-        sequence = self._sequence(prefill, cache)
         built = [branch.rows(prefill) for branch in self.parts.branches]
+        widened = widen(prefill, built, cache, self.backbone)
+        sequence = self._sequence(prefill, cache)
+        sequence.widened = widened
         if built:
             kwargs = prefill_arguments(kwargs, prefill, built, sequence)
         sequence.memories = [i.begin(sequence, prefill) for i in self.interventions]
@@ -227,12 +230,15 @@ class Session:
         scores = main
         if self.parts.rule is not None:
             scores = self.parts.rule(Logits(main, tuple(others), sequence, tuple(step.scratch)))
+            if self.method.needs_image:  # rows without an image pass through unchanged
+                scores = torch.where(sequence.image.valid.any(1, True).to(main.device), scores, main)
         if step.recorder.full:
             _record_logits(step, main, scores, self.backbone.num_layers)
         self.current.step = None
         if self.parts.rule is None and not sequence.branches:
             return output
-        output["logits"] = torch.cat([logits[:rows, :-1].to(scores.dtype), scores[:, None]], dim=1)
+        first = sequence.widened if logits.shape[1] == sequence.prompt_length else 0
+        output["logits"] = torch.cat([logits[:rows, first:-1].to(scores.dtype), scores[:, None]], dim=1)
         return output
 
     def forget(self) -> None:

@@ -140,6 +140,7 @@ class Sequence:
     memories: list[Any] = field(default_factory=list)
     hidden: Tensor | None = None  # (all rows, prompt), bool: columns a row must not see
     shift: Tensor | None = None  # ([axes,] branch rows): how far branch positions lie behind their main row
+    widened: int = 0  # columns of padding before the prompt, for branches with a longer one
 
     @property
     def all_rows(self) -> int:

@@ -30,7 +30,8 @@ def widen(prefill: Prefill, built: list[BranchRows], cache: Any, backbone: Backb
         return 0
     extra = longest - length
     _lengthen(cache, extra, getattr(backbone.text_config, "sliding_window", None))
-    for rows in (prefill, *built):
+    _pad_left(prefill, extra)
+    for rows in built:
         _pad_left(rows, longest - rows.embeds.shape[1])
     prefill.image_mask = pad(prefill.image_mask, (extra, 0))
     if prefill.input_ids is not None:

@@ -82,6 +82,10 @@ class Method:
         """The interventions, branches and rule of this method on `backbone`."""
         return Parts()
 
+    def prepare(self, tokenizer: Any) -> Self:
+        """A copy that knows what only a tokenizer can tell (the tokens of a sentence); called by `generate`."""
+        return self
+
     def generation_defaults(self) -> dict[str, Any]:
         """Arguments of `generate` that are part of the method (min-p, say); the caller's own win."""
         return {}
@@ -152,6 +156,11 @@ class Combined(Method):
         """Interventions of both, branches and rule of the second."""
         first, second = self.attention.parts(backbone), self.contrast.parts(backbone)
         return Parts(second.interventions + first.interventions, second.branches, second.rule)
+
+    def prepare(self, tokenizer: Any) -> Self:
+        """Both prepared."""
+        parts = (self.attention.prepare(tokenizer), self.contrast.prepare(tokenizer))
+        return dataclasses.replace(self, attention=parts[0], contrast=parts[1])
 
     def generation_defaults(self) -> dict[str, Any]:
         """Those of both; the second wins."""
