@@ -33,7 +33,7 @@ th { font-weight:600; color:var(--soft); } th:first-child, td:first-child { text
 td.better { color:var(--better); font-weight:600; } td.worse { color:var(--worse); font-weight:600; }
 .pair { display:grid; grid-template-columns:1fr; gap:10px; } svg { width:100%; max-width:760px; display:block; }
 details { margin-top:14px; } summary { cursor:pointer; color:var(--plain); }
-footer { margin-top:50px; padding-top:12px; color:var(--soft); font-size:12.5px; border-top:1px solid var(--rule); }
+footer { margin-top:50px; padding-top:12px; color:var(--soft); font-size:12px; border-top:1px solid var(--rule); }
 svg text { font-family:inherit; font-size:12px; fill:var(--ink); } svg .tick, svg .axis { fill:var(--soft); }
 svg .grid { stroke:var(--rule); } svg .zero { stroke:var(--soft); stroke-dasharray:4 3; }
 svg .bar { stroke-width:3; stroke-linecap:round; opacity:.55; } svg .curve { fill:none; stroke-width:2; }

@@ -135,6 +135,17 @@ _METRICS: dict[str, tuple[Metric, ...]] = {
 _DETAIL = {"pope": ("accuracy", "f1"), "mme": ("score",), "amber": ("accuracy", "f1")}
 
 
+def primary_metric(benchmark: str, metrics: Mapping[str, Any], name: str | None = None) -> Metric:
+    """The metric a benchmark is judged by (the first it has), or the one named."""
+    if name is None:
+        known = [metric for metric in _METRICS[benchmark] if metric.name in metrics]
+        return known[0] if known else Metric(next(iter(metrics)), next(iter(metrics)), 1)
+    if name not in metrics:
+        raise InvalidInput(f"{benchmark} has no metric {name!r} here.", f"Use one of {', '.join(metrics)}.")
+    inner = name.rpartition("/")[2]
+    return Metric(name, _title(benchmark, inner), _direction(benchmark, inner) or 1)
+
+
 def read_runs(paths: Sequence[Path]) -> list[Run]:
     """Finished runs; a folder that holds run directories stands for all of them."""
     found: dict[Path, Run] = {}

@@ -7,15 +7,14 @@ from pathlib import Path
 
 from seewhen.runs import words
 from seewhen.runs.page import report_page
-from seewhen.runs.report import Group, analyse, read_runs
+from seewhen.runs.report import Group
 from seewhen.runs.store import to_json, write_atomic
 from seewhen.runs.tables import group_grids, overview_grids, paper_grids, to_latex, to_markdown, to_plain
 from seewhen.runs.versions import package_versions
 
 
-def write_report(runs: Sequence[Path], out: Path) -> list[Path]:
+def write_report(groups: Sequence[Group], out: Path) -> list[Path]:
     """Makes report.md, report.tex, report.json and index.html in `out`; returns their paths."""
-    groups = analyse(read_runs(runs))
     out.mkdir(parents=True, exist_ok=True)
     files = {
         "report.md": markdown(groups),
