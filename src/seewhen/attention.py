@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,15 +44,23 @@ class AttentionCall:
     mask: Tensor | None
     scaling: float
     output: Tensor  # (rows, queries, heads, d), of the stock kernel
+    # Computed once per call. Not functools.cached_property: its lock cannot be traced by torch.compile.
+    _scores: Tensor | None = None
+    _log_normaliser: Tensor | None = None
 
     @property
     def groups(self) -> int:
         """Query heads per key head."""
         return self.query.shape[1] // self.key.shape[1]
 
-    @cached_property
+    @property
     def scores(self) -> Tensor:
         """Masked, scaled scores of the last query row: (rows, heads, columns)."""
+        if self._scores is None:
+            self._scores = self._last_row_scores()
+        return self._scores
+
+    def _last_row_scores(self) -> Tensor:
         rows, heads, queries, d = self.query.shape
         query = self.query[:, :, -1].float().view(rows, heads // self.groups, self.groups, d)
         scores = torch.matmul(query, self.key.float().transpose(2, 3)) * self.scaling
@@ -71,10 +78,12 @@ class AttentionCall:
         last = mask[:, :, -1, : scores.shape[-1]]
         return scores.masked_fill(~last, -torch.inf) if last.dtype == torch.bool else scores + last
 
-    @cached_property
+    @property
     def log_normaliser(self) -> Tensor:
         """Log-sum-exp of the last row's scores: (rows, heads, 1)."""
-        return torch.logsumexp(self.scores, dim=-1, keepdim=True)
+        if self._log_normaliser is None:
+            self._log_normaliser = torch.logsumexp(self.scores, dim=-1, keepdim=True)
+        return self._log_normaliser
 
     def scores_at(self, columns: Tensor) -> Tensor:
         """Scores of the last row at `columns` (rows, tokens): (rows, heads, tokens)."""

@@ -275,10 +275,9 @@ def _padding(mask: Any, embeds: Tensor, positions: Tensor) -> Tensor:
 
 
 def _static_limit(cache: Any) -> int | None:
-    if cache is None or not getattr(cache, "is_compileable", False) or type(cache) is DynamicCache:
-        return None
-    limit = cache.get_max_cache_shape()
-    return int(limit) if limit is not None and int(limit) > 0 else None
+    """Columns of a static cache; None for caches that grow."""
+    limits = [getattr(layer, "max_cache_len", 0) for layer in getattr(cache, "layers", ())]
+    return max(limits, default=0) or None
 
 
 def _bind(cache: Any, sequence: Sequence) -> None:

@@ -215,10 +215,7 @@ class Step:
     def edit_attention(self, call: AttentionCall) -> Tensor:
         """The attention output after all edits of this layer."""
         for i in self.sequence.tables.edits[call.layer]:
-            output = self.sequence.interventions[i].attend(self, self.sequence.memories[i], call)
-            call = AttentionCall(
-                call.module, call.layer, call.query, call.key, call.value, call.mask, call.scaling, output
-            )
+            call.output = self.sequence.interventions[i].attend(self, self.sequence.memories[i], call)
         return call.output
 
     def edit_mask(self, layer: int, mask: Tensor | None, queries: int, columns: int) -> Tensor | None:
