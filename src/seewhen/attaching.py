@@ -173,7 +173,7 @@ def _eos_ids(model: Any, kwargs: dict[str, Any]) -> frozenset[int]:
 
 def _warn_if_silent(session: Session, sequence: Any) -> None:
     gate = sequence.recorder.buffers.get("gate")
-    if gate is not None and sequence.image.columns.shape[1] and not bool(gate.any()):
+    if gate is not None and bool(sequence.image.valid.any()) and not bool(gate.any()):
         session.warn(
             f"{session.method.name} was attached but never fired: the gate stayed closed at every token. "
             "Lower the threshold or the start layer if you expected it to act."

@@ -107,23 +107,26 @@ def _with_extras(own: Any, added: list[Any]) -> Any:
 
 
 def _prefill_mask(mask: Any, padding: Tensor, built: list[BranchRows], sequence: Sequence) -> Any:
-    if mask is None or (isinstance(mask, Tensor) and mask.dim() == 2):
+    if _plain(mask):
         return ~padding  # the decoder makes its own masks from it
-    if not isinstance(mask, dict):
-        return _ready_mask("full_attention", mask, mask, padding, built, sequence)
-    full = mask.get("full_attention")
-    return {kind: _ready_mask(kind, part, full, padding, built, sequence) for kind, part in mask.items()}
+    masks = mask if isinstance(mask, dict) else {"full_attention": mask}
+    ready = {kind: _ready_mask(kind, masks, padding, built, sequence) for kind in masks}
+    return ready if isinstance(mask, dict) else ready["full_attention"]
+
+
+def _plain(mask: Any) -> bool:
+    """Whether the masks say no more than padding does: causal attention, or a kernel that takes padding only."""
+    parts = [mask.get(kind, ...) for kind in _ATTENTION] if isinstance(mask, dict) else [mask]
+    return any(part is None or (isinstance(part, Tensor) and part.dim() == 2) for part in parts)
 
 
 def _ready_mask(
-    kind: str, mask: Any, full: Any, padding: Tensor, built: list[BranchRows], sequence: Sequence
+    kind: str, masks: dict[str, Any], padding: Tensor, built: list[BranchRows], sequence: Sequence
 ) -> Tensor:
-    """A mask of one kind of layer, which goes to the layers as it is; `full` is that of full attention."""
-    kernel = sequence.backbone.decoder.config._attn_implementation
-    if mask is None and kind in _ATTENTION and "flash" not in kernel:
-        mask = _causal(sequence.rows, padding)
-    if mask is None or (isinstance(mask, Tensor) and mask.dim() == 2):
-        return ~padding  # flash kernels, recurrent layers
+    """The mask of one kind of layer, which goes to the layers as it is."""
+    mask = masks[kind]
+    if kind not in _ATTENTION:
+        return ~padding  # recurrent layers
     if not isinstance(mask, Tensor):
         raise UnsupportedMode(
             f"A branch cannot be added to an attention mask of type {type(mask).__name__}.",
@@ -134,19 +137,12 @@ def _ready_mask(
         if kind == "full_attention" or not rows.moved:
             visible = _reordered(_visible(mask), rows)
         else:  # distances have changed: start from what full attention sees
-            whole = _visible(_causal(sequence.rows, padding) if full is None else full)
-            visible = _reordered(whole, rows) & _near(kind, mask, sequence)
+            visible = _reordered(_visible(masks["full_attention"]), rows) & _near(kind, mask, sequence)
         visible = _padded_columns(visible, mask.shape[-1])
         if mask.dtype != torch.bool:
             visible = torch.zeros_like(mask).masked_fill(~visible, torch.finfo(mask.dtype).min)
         parts.append(visible)
     return torch.cat(parts)
-
-
-def _causal(rows: int, padding: Tensor) -> Tensor:
-    """No mask means plain causal attention."""
-    length = padding.shape[1]
-    return padding.new_ones(length, length).tril().expand(rows, 1, -1, -1)
 
 
 def _visible(mask: Tensor) -> Tensor:
@@ -208,7 +204,7 @@ def _decode_mask(mask: Any, sequence: Sequence, past: int | Tensor) -> Any:
     assert hidden is not None
     if sequence.widened:
         return widened_decode_mask(mask, sequence, past)
-    if sequence.growing:
+    if sequence.growing or _plain(mask):
         # The prompt's columns as built, then one column per generated token: all that the decoder needs to
         # make its own masks, whatever masks the model around it has prepared.
         generated = int(past) + 1 - hidden.shape[1]

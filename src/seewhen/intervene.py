@@ -91,6 +91,8 @@ class Session:
         """Place all hooks."""
         backbone = self.backbone
         place = self._handles.append
+        if backbone.driver is not backbone.model:
+            place(backbone.model.register_forward_pre_hook(self._before_model, with_kwargs=True))
         place(backbone.driver.register_forward_pre_hook(self._before_driver, with_kwargs=True))
         if self.finishes:
             place(backbone.driver.register_forward_hook(self._after_driver, with_kwargs=True))
@@ -108,6 +110,10 @@ class Session:
         """Remove all hooks."""
         while self._handles:
             self._handles.pop().remove()
+
+    def _before_model(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        # A model around the driver gives it embeddings only: the token ids are seen here.
+        self._local.outer_ids = kwargs.get("input_ids")
 
     def _before_driver(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         # The driver sees token ids, the decoder only embeddings: remember where the image tokens are.
@@ -197,7 +203,8 @@ class Session:
 
     def _token_ids(self, rows: int, length: int) -> Tensor | None:
         """Token ids of the prompt: the driver's, else those given to `generate`, repeated for beams."""
-        for ids in (getattr(self._local, "ids", None), self.inputs.get("input_ids")):
+        seen = (getattr(self._local, name, None) for name in ("ids", "outer_ids"))
+        for ids in (*seen, self.inputs.get("input_ids")):
             if isinstance(ids, Tensor) and ids.dim() == 2 and ids.shape[1] == length:
                 return ids if ids.shape[0] == rows else ids.repeat_interleave(rows // ids.shape[0], dim=0)
         return None

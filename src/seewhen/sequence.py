@@ -32,7 +32,7 @@ class ImageColumns:
     def of(cls, mask: Tensor) -> ImageColumns:
         """From a boolean mask (rows, positions). Reads the largest count from the device: prefill only."""
         counts = mask.sum(dim=1)
-        tokens = int(counts.max())
+        tokens = max(int(counts.max()), 1)  # one, not real, where no row has an image: never an empty tensor
         # A stable sort brings the image positions of each row to the front, in order.
         order = torch.argsort((~mask).to(torch.uint8), dim=1, stable=True)[:, :tokens]
         valid = torch.arange(tokens, device=mask.device)[None] < counts[:, None]
