@@ -203,8 +203,8 @@ class Session:
 
     def _token_ids(self, rows: int, length: int) -> Tensor | None:
         """Token ids of the prompt: the driver's, else those given to `generate`, repeated for beams."""
-        seen = (getattr(self._local, name, None) for name in ("ids", "outer_ids"))
-        for ids in (*seen, self.inputs.get("input_ids")):
+        outer = getattr(self._local, "outer_ids", None)
+        for ids in (getattr(self._local, "ids", None), self.inputs.get("input_ids"), outer):
             if isinstance(ids, Tensor) and ids.dim() == 2 and ids.shape[1] == length:
                 return ids if ids.shape[0] == rows else ids.repeat_interleave(rows // ids.shape[0], dim=0)
         return None
