@@ -245,15 +245,24 @@ def environment(ask: Ask, machine: Machine) -> dict[str, Any]:
     """What may change between two starts, kept for the reader."""
     import torch
 
-    name = platform.processor() or platform.machine()
     return {
         "engine": machine.engine,
         "batch": ask.batch,
         "python": platform.python_version(),
         "system": platform.system(),
-        "device_name": torch.cuda.get_device_name() if torch.cuda.is_available() else name,
+        "device_name": torch.cuda.get_device_name() if torch.cuda.is_available() else processor_name(),
         "threads": torch.get_num_threads(),
     }
+
+
+def processor_name() -> str:
+    """The CPU's name where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()
 
 
 def run_name(config: Mapping[str, Any]) -> str:

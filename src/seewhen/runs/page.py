@@ -29,7 +29,9 @@ ul.findings li { margin:5px 0; }
 .wide { overflow-x:auto; }
 table { border-collapse:collapse; font-size:13.5px; font-variant-numeric:tabular-nums; }
 th, td { padding:5px 12px 5px 0; text-align:right; border-bottom:1px solid var(--rule); white-space:nowrap; }
-th { font-weight:600; color:var(--soft); } th:first-child, td:first-child { text-align:left; }
+th { font-weight:600; color:var(--soft); white-space:normal; vertical-align:bottom; }
+th:first-child, td:first-child { text-align:left; }
+td { vertical-align:top; } td small { display:block; color:var(--soft); font-weight:400; font-size:11.5px; }
 td.better { color:var(--better); font-weight:600; } td.worse { color:var(--worse); font-weight:600; }
 .pair { display:grid; grid-template-columns:1fr; gap:10px; } svg { width:100%; max-width:760px; display:block; }
 details { margin-top:14px; } summary { cursor:pointer; color:var(--plain); }
@@ -66,7 +68,9 @@ def document_page(title: str, body: str) -> str:
 def grid_html(grid: Grid) -> str:
     def cell(text: str) -> str:
         tone = ' class="better"' if "▲" in text else ' class="worse"' if "▼" in text else ""
-        return f"<td{tone}>{escape(text)}</td>"
+        # The interval goes under the value, so that wide tables fit.
+        value, bracket, rest = text.partition(" [")
+        return f"<td{tone}>{escape(value)}" + (f"<small>[{escape(rest)}</small></td>" if bracket else "</td>")
 
     head = "".join(f"<th>{escape(text)}</th>" for text in grid.header)
     body = "".join("<tr>" + "".join(cell(text) for text in row) + "</tr>" for row in grid.rows)

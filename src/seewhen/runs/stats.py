@@ -85,6 +85,7 @@ class Difference:
     level: float
     p: float
     images: int
+    changed: int  # images that do not count the same for both
 
 
 @dataclass(frozen=True)
@@ -249,11 +250,12 @@ def differences(
     drawn = _resample(both, names, metrics, replicates, seeds, seed)
     left_out = _evaluate(totals[:, None] - both, names, metrics)[1].mean(axis=-2)
     p_values = _swap_test(first, second, names, metrics, values, permutations, seed + 1)
+    changed = int(np.any(first != second, axis=(1, 2)).sum())
     found = {}
     for k, title in enumerate(titles):
         gap, jack = drawn[:, 0, k] - drawn[:, 1, k], left_out[0, :, k] - left_out[1, :, k]
         low, high = _bounds(float(values[k]), gap, jack, level)
-        found[title] = Difference(float(values[k]), low, high, level, float(p_values[k]), len(a.images))
+        found[title] = Difference(float(values[k]), low, high, level, float(p_values[k]), len(a.images), changed)
     return found
 
 

@@ -100,13 +100,17 @@ def sweep(
     say: Progress = lambda text: None,
 ) -> Sweep:
     """Runs the grid on the validation images, the best setting and its controls on the others."""
+    from seewhen.intervene import Session
     from seewhen.runs.controls import label, with_controls
     from seewhen.runs.evaluate import evaluate, light_backbone, model_facts
 
     tune, report, tune_images, test_images, told = _parts(ask)
     model = model_facts(ask, machine.device)
     settings = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    variants = [method.replace(**values) for values in settings]  # a wrong field fails here, before any run
+    backbone = light_backbone(ask)
+    variants = [method.replace(**values) for values in settings]
+    for variant in variants:
+        Session(backbone, variant)  # a setting that cannot run fails here, before any run
     benchmark = tune.load()
     points = []
     for number, (values, variant) in enumerate(zip(settings, variants, strict=True), start=1):
@@ -120,7 +124,7 @@ def sweep(
     say(f"chosen: {_show(best.values)}; now on the test images")
     prepared = (report.load(), model)
     test = {}
-    for each in with_controls(winner, light_backbone(ask)) if controls else [winner]:
+    for each in with_controls(winner, backbone) if controls else [winner]:
         _, result = evaluate(report, each, out / "test", machine, keep=test_images, prepared=prepared)
         test[label(each)] = result["metrics"]
     return Sweep(

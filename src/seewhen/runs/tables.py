@@ -37,7 +37,7 @@ def score_grid(group: Group, metrics: Sequence[Metric], title: str) -> Grid:
     """Values with intervals; triangles mark real differences from regular."""
     rows = []
     for line in group.lines:
-        shown = [words.measured(line.metrics[m.name]) + _mark(line, m) for m in metrics]
+        shown = [words.measured(line.metrics[m.name], _mark(line, m)) for m in metrics]
         rows.append((words.title(line.label), *shown))
     notes = [
         f"Brackets: 95% interval, bootstrap over {group.facts['images']} images. {_BETTER} {_WORSE}: better or "
@@ -82,11 +82,25 @@ def difference_grid(group: Group) -> Grid | None:
         for against in dict.fromkeys(c.against for c in line.comparisons):
             by_metric = {c.metric.name: c for c in line.comparisons if c.against == against}
             changes = [words.change(by_metric[m.name]) for m in shown]
-            rows.append((f"{words.title(line.label)} − {words.title(against)}", *changes))
+            pair = f"{words.title(line.label)} − {words.title(against)}"
+            rows.append((pair, *changes, *_questions(line, against)))
     if not rows:
         return None
-    note = "Paired by image. p-values: methods swapped on random images, two-sided, Holm-corrected per column."
-    return Grid("Paired differences", ("Pair", *(m.title for m in shown)), tuple(rows), (note,))
+    what = "Captions" if group.benchmark == "chair" else "Answers"
+    header = ("Pair", *(m.title for m in shown), f"{what} won : lost", "McNemar")
+    notes = (
+        "Paired by image. p-values: methods swapped on random images, two-sided, Holm-corrected per column.",
+        "Won : lost counts single samples right in one run only (first seed); McNemar's test is clustered by "
+        "image and not corrected.",
+    )
+    return Grid("Paired differences", header, tuple(rows), notes)
+
+
+def _questions(line: Line, against: str) -> tuple[str, str]:
+    if line.questions is None or line.questions[0] != against:
+        return "—", "—"
+    _, wins, losses, p = line.questions
+    return f"{wins} : {losses}", words.p_value(p)
 
 
 def published_grid(group: Group) -> Grid | None:
@@ -141,7 +155,7 @@ def speed_grid(group: Group) -> Grid | None:
     if not rows:
         return None
     header = ("Method", "Samples/s", "ms/token", "to Regular", "Tokens tilted", "Device")
-    note = "Whole runs in batches, start-up excluded; for latency at batch 1 and memory use `seewhen bench`."
+    note = "Whole runs in batches, start-up excluded: not the latency of a single answer."
     return Grid("Speed", header, tuple(rows), (note,))
 
 

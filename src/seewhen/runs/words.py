@@ -30,11 +30,12 @@ def title(label: str) -> str:
     return (method_title(name) if name != "min-p" else "Regular + min-p") + (f" {rest}" if rest else "")
 
 
-def measured(entry: Mapping[str, Any]) -> str:
-    """A value with its interval."""
+def measured(entry: Mapping[str, Any], mark: str = "") -> str:
+    """A value with its interval; `mark` goes next to the value."""
+    value = number(entry["value"]) + mark
     if entry["flat"]:
-        return f"{number(entry['value'])} (no variation)"
-    return f"{number(entry['value'])} [{number(entry['low'])}, {number(entry['high'])}]"
+        return f"{value} (no variation)"
+    return f"{value} [{number(entry['low'])}, {number(entry['high'])}]"
 
 
 def change(comparison: Comparison) -> str:
@@ -63,10 +64,10 @@ def sentence(line: Line, comparison: Comparison) -> str:
             f"{who} against {baseline}: {what} ({proof}). The interval and the corrected test do not agree; "
             "treat this as a hint, not as a finding."
         )
-    return (
-        f"{who} cannot be told apart from {baseline}: {what} ({proof}). With {d.images} images the true "
-        f"difference may lie anywhere in that interval."
-    )
+    told = f"{who} cannot be told apart from {baseline}: {what} ({proof})."
+    if d.low > 0 or d.high < 0:
+        return f"{told} Only {d.changed} of {d.images} images count differently, too few to rule out chance."
+    return f"{told} With {d.images} images the true difference may lie anywhere in that interval."
 
 
 def against_published(entry: Mapping[str, Any], cell: Cell, metric: Metric) -> str:
@@ -87,9 +88,10 @@ def findings(group: Group) -> list[str]:
         return []
     told = []
     for line in group.lines:
-        told += [sentence(line, c) for c in line.comparisons if c.metric == group.metrics[0]]
-        if line.questions is not None and group.benchmark != "chair":
-            told.append(_question_by_question(line))
+        first = [c for c in line.comparisons if c.metric == group.metrics[0]]
+        won = any(c.against == "regular" and c.verdict == "real" for c in first)
+        # Against min-p only where there is something to explain: is it more than the plausibility cut?
+        told += [sentence(line, c) for c in first if c.against == "regular" or won]
     missing = [title(name) for name in ("regular", "min-p") if group.line(name) is None]
     if missing:
         told.append(f"Not run here: {', '.join(missing)}. Without the controls a gain cannot be attributed.")
@@ -100,12 +102,3 @@ def findings(group: Group) -> list[str]:
 def _failures(line: Line) -> str:
     failed = line.run.failures
     return f"{title(line.label)}: {len(failed)} samples have no answer ({failed[0].error}) and are left out."
-
-
-def _question_by_question(line: Line) -> str:
-    assert line.questions is not None
-    baseline, wins, losses, p = line.questions
-    return (
-        f"Question by question, {title(line.label)} is right where {title(baseline)} is wrong {wins} times and "
-        f"wrong where it is right {losses} times (McNemar's test clustered by image, first seed: {p_value(p)})."
-    )
