@@ -30,7 +30,9 @@ def test_released_weights_and_scores():
 
 
 def test_printed_weights():
-    close(where.sigmoid_relevance(torch.tensor([[0.0, 1.0, -1.0, 0.5]]), ALL)[0], [0.5, 0.731059, 0.268941, 0.622459])
+    close(
+        where.sigmoid_relevance(torch.tensor([[0.0, 1.0, -1.0, 0.5]]), ALL)[0], [0.5, 0.731059, 0.268941, 0.622459]
+    )
 
 
 def test_floor_zero_leaves_the_least_similar_patch_alone():
@@ -214,7 +216,9 @@ def test_theorem_4_kl_is_half_lambda_squared_variance_and_pinsker(seed):
     variance = (a * s * s).sum() - (a * s).sum() ** 2
     for strength in (1e-2, 1e-3):
         q = tilted(a, s, strength)
-        ratio = tilt.kl_of_tilt(a, s, torch.full((1, 1), strength, dtype=torch.float64)) / (strength**2 * variance / 2)
+        ratio = tilt.kl_of_tilt(a, s, torch.full((1, 1), strength, dtype=torch.float64)) / (
+            strength**2 * variance / 2
+        )
         assert abs(float(ratio) - 1) < 3 * strength
     for strength in (0.1, 1.0, 5.0):
         q = tilted(a, s, strength)

@@ -43,9 +43,7 @@ def test_cai(golden, golden_llava, name):
 def test_without_the_leak_only_the_grown_rows_differ(golden, golden_llava):
     model, inputs, tokens, _ = golden_llava
     expected = load_file(golden / "llava" / "cai_contrast.safetensors")["contrast_scores"]
-    method = seewhen.method(
-        "cai", preset="reference", start_layer=3, threshold=1.35, contrast=3.0, leak=False
-    )
+    method = seewhen.method("cai", preset="reference", start_layer=3, threshold=1.35, contrast=3.0, leak=False)
     scores = seewhen.replay(model, inputs, tokens, method).scores
     # The text-only row (9 prompt tokens) outgrows the end of the image span (19) at row 11.
     torch.testing.assert_close(scores[:11], expected[:11], atol=TOLERANCE, rtol=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -79,11 +80,12 @@ def attach(
     level = trace if isinstance(trace, str) else ("full" if trace else "summary")
     if level not in ("summary", "full", "replay"):
         raise UnsupportedMode(f"trace={trace!r} is unknown.", "Use True, False or 'replay'.")
+    tilts = [i for i in method.parts(backbone).interventions if isinstance(i, Tilt)]
+    base = next((tilt.gate.base for tilt in tilts if tilt.gate is not None), math.e)
     observers: tuple[Observer, ...] = ()
     if level != "summary":
-        tilts = any(isinstance(i, Tilt) for i in method.parts(backbone).interventions)
-        observers = (Observer(relevance_layers, own_relevance=not tilts),)
-    session = Session(backbone, method, observers, level)
+        observers = (Observer(relevance_layers, own_relevance=not tilts, entropy_base=base),)
+    session = Session(backbone, method, observers, level, base)
     handle = Handle(session)
     with attached_session(session):
         watched = _watch_generate(model, session, handle)
@@ -120,7 +122,9 @@ def _watch_generate(model: Any, session: Session, handle: Handle) -> Callable[..
                 eos = _eos_ids(model, kwargs)
                 grids = functools.partial(image_grids, session.backbone, inputs, sequence.rows)
                 description = session.method.to_json()
-                handle._finished(lambda: Trace.of(sequence, description, tokens, eos).with_grids(grids()))
+                handle._finished(
+                    lambda: Trace.of(sequence, description, tokens, eos, session.entropy_base).with_grids(grids())
+                )
                 _warn_if_silent(session, sequence)
         return output
 

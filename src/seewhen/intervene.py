@@ -7,6 +7,7 @@ context, also through an exception, removes all of it: the model is as it was.
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
 from collections.abc import Iterator
@@ -43,8 +44,10 @@ class Session:
         method: Method,
         observers: tuple[Intervention, ...] = (),
         level: str = "summary",
+        entropy_base: float = math.e,
     ) -> None:
         self.backbone, self.method, self.level = backbone, method, level
+        self.entropy_base = entropy_base
         self.parts: Parts = method.parts(backbone)
         self.interventions = observers + self.parts.interventions
         self.tables = Tables.of(self.interventions, backbone)
@@ -240,7 +243,7 @@ class Session:
             if self.method.needs_image:  # rows without an image pass through unchanged
                 scores = torch.where(sequence.image.valid.any(1, True).to(main.device), scores, main)
         if step.recorder.full:
-            _record_logits(step, main, scores, self.backbone.num_layers)
+            _record_logits(step, main, scores, self.entropy_base)
         self.current.step = None
         if self.parts.rule is None and not sequence.branches:
             return output
@@ -299,8 +302,9 @@ def _bind(cache: Any, sequence: Sequence) -> None:
     cache.reorder_cache = reorder_cache
 
 
-def _record_logits(step: Step, main: Tensor, scores: Tensor, layers: int) -> None:
+def _record_logits(step: Step, main: Tensor, scores: Tensor, base: float) -> None:
     recorder, rows = step.recorder, step.sequence.rows
+    layers = recorder.layers
     runners = min(_RUNNERS, main.shape[-1])
     if step.prefill is not None:
         recorder.declare("entropy", (rows, layers))
@@ -314,7 +318,7 @@ def _record_logits(step: Step, main: Tensor, scores: Tensor, layers: int) -> Non
     recorder.write("top_log_probs", values)
     recorder.write("logits", main)
     recorder.write("scores", scores)
-    recorder.write("entropy", entropy(main), layers - 1)
+    recorder.write("entropy", entropy(main, base), layers - 1)
 
 
 def _check_attachable(model: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,7 @@ class Observer(Intervention):
 
     relevance_layers: tuple[int, ...] = ()
     own_relevance: bool = True
+    entropy_base: float = math.e  # the method's own unit, so that entropies and thresholds compare
     relevance: Relevance = Relevance(query="tail_mean")
 
     def sees(self, backbone: Backbone) -> frozenset[int]:
@@ -55,7 +57,7 @@ class Observer(Intervention):
         sequence, recorder = step.sequence, step.recorder
         states = hidden[: sequence.rows]
         if layer:
-            recorder.write("entropy", entropy(sequence.backbone.lens(states[:, -1])), layer - 1)
+            recorder.write("entropy", entropy(sequence.backbone.lens(states[:, -1]), self.entropy_base), layer - 1)
         names = [f"relevance_at_{layer}"] if layer in self.relevance_layers else []
         if self.own_relevance and layer == 0:
             names.append("relevance")

@@ -4,7 +4,8 @@ A trace holds tensors of shape (steps, rows, ...) by name and what is needed to 
 the forward pass that produced token t; step 0 is the prefill. Layer l of `gate`, `threshold`, `mass_*`
 and `attention_*` is the layer that was (or was not) tilted; layer l of `entropy` is the layer whose
 output was read, so `gate[t, l]` was decided by `entropy[t, l - 1]`. Entropy of layer L-1 is that of
-the raw output distribution, and all entropies of a full trace are in nats.
+the raw output distribution. Entropies and thresholds are to the method's own base (`entropy_base`: nats
+unless the method says otherwise).
 
 | name | shape after (steps, rows) | kept |
 |---|---|---|
@@ -20,6 +21,7 @@ the raw output distribution, and all entropies of a full trace are in nats.
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from dataclasses import asdict, dataclass, field, replace
@@ -53,11 +55,19 @@ class Trace:
     grids: tuple[tuple[ImageGrid, ...], ...] = ()  # per row: the images' patch grids, for overlays
     texts: tuple[tuple[str, ...], ...] = ()  # per row: the text of each token
     runner_texts: tuple[tuple[tuple[str, ...], ...], ...] = ()  # per row and step: text of top_ids
+    entropy_base: float = math.e
     model: str = ""
     meta: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, sequence: Sequence, method: dict[str, Any], tokens: Tensor, eos: frozenset[int]) -> Trace:
+    def of(
+        cls,
+        sequence: Sequence,
+        method: dict[str, Any],
+        tokens: Tensor,
+        eos: frozenset[int],
+        entropy_base: float = math.e,
+    ) -> Trace:
         """Bring the recorded buffers of `sequence` to the host. `tokens` (rows, steps)."""
         recorder = sequence.recorder
         steps = tokens.shape[1]
@@ -75,6 +85,7 @@ class Trace:
             tokens=tokens.T.cpu().contiguous(),
             tensors=tensors,
             image_tokens=tuple(int(n) for n in sequence.image.valid.sum(dim=1)),
+            entropy_base=entropy_base,
             model=getattr(sequence.backbone.model.config, "_name_or_path", "") or "",
         )
 
