@@ -44,6 +44,7 @@ class AttentionCall:
     mask: Tensor | None
     scaling: float
     output: Tensor  # (rows, queries, heads, d), of the stock kernel
+    softcap: float | None = None  # bound of the scores, where the model has one
     # Computed once per call. Not functools.cached_property: its lock cannot be traced by torch.compile.
     _scores: Tensor | None = None
     _log_normaliser: Tensor | None = None
@@ -65,6 +66,8 @@ class AttentionCall:
         query = self.query[:, :, -1].float().view(rows, heads // self.groups, self.groups, d)
         scores = torch.matmul(query, self.key.float().transpose(2, 3)) * self.scaling
         scores = scores.view(rows, heads, -1)
+        if self.softcap is not None:
+            scores = torch.tanh(scores / self.softcap) * self.softcap
         mask = self.mask
         if mask is None:
             # No mask means plain causal attention: in a prefill into a longer (static) cache the columns
@@ -133,7 +136,8 @@ def _hosted(kernel: str) -> Callable[..., tuple[Tensor, Any]]:
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
         if step is not None and step.edits(layer):
-            call = AttentionCall(module, layer, query, key, value, attention_mask, scaling, output)
+            softcap = kwargs.get("softcap")
+            call = AttentionCall(module, layer, query, key, value, attention_mask, scaling, output, softcap)
             output = step.edit_attention(call)
         return output, weights
 

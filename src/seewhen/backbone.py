@@ -8,6 +8,7 @@ the caller: `Backbone.of(model, norm=..., image_token_ids=...)`.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,7 @@ class Backbone:
     head: Any
     text_config: Any
     image_token_ids: tuple[int, ...]
+    softcap: float | None = None  # bound of the output logits, where the model has one
 
     @classmethod
     def of(cls, model: Any, **overrides: Any) -> Backbone:
@@ -54,6 +56,7 @@ class Backbone:
             "head": known.get("head") or model.get_output_embeddings(),
             "text_config": text_config,
             "image_token_ids": known.get("image_token_ids") or _image_token_ids(model.config),
+            "softcap": known.get("softcap") or _softcap(known.get("driver") or model, text_config),
         }
         unknown = set(overrides) - {field.name for field in dataclasses.fields(cls)}
         if unknown:
@@ -82,9 +85,8 @@ class Backbone:
     def project(self, hidden: Tensor) -> Tensor:
         """Logits of hidden states (..., d) that the final norm has seen already, or shall not see."""
         logits = self.head(hidden.to(self.head.weight.device))
-        softcap = getattr(self.text_config, "final_logit_softcapping", None)
-        if softcap is not None:
-            logits = torch.tanh(logits / softcap) * softcap
+        if self.softcap is not None:
+            logits = torch.tanh(logits / self.softcap) * self.softcap
         return logits.to(hidden.device)
 
 
@@ -138,6 +140,16 @@ def _softmax_layers(text_config: Any, depth: int) -> tuple[int, ...]:
             "Attention methods need one; contrast-only methods can be attached with softmax_layers=(...).",
         )
     return full
+
+
+def _softcap(driver: Any, text_config: Any) -> float | None:
+    """The configuration may name a cap that the class which makes the logits leaves out (PaliGemma 2)."""
+    name = "final_logit_softcapping"
+    try:
+        applied = name in inspect.getsource(type(driver).forward)
+    except (OSError, TypeError):  # no source at hand
+        applied = True
+    return getattr(text_config, name, None) if applied else None
 
 
 def _image_token_ids(config: Any) -> tuple[int, ...]:

@@ -205,6 +205,9 @@ def _through_sdpa(call: AttentionCall, columns: Tensor, bias: Tensor) -> Tensor:
     mask = mask.scatter_add(-1, columns[:, None].expand_as(bias), bias)
     key = call.key.repeat_interleave(call.groups, dim=1)
     value = call.value.repeat_interleave(call.groups, dim=1)
+    if call.softcap is not None:  # SDPA knows no cap on scores
+        attention = torch.softmax(call.scores + mask, dim=-1)
+        return torch.einsum("rhc,rhcd->rhd", attention, value.float())
     row: Any = torch.nn.functional.scaled_dot_product_attention(
         call.query[:, :, -1:].float(),
         key.float(),
