@@ -15,7 +15,7 @@ import typer
 from seewhen.errors import SeewhenError
 
 # In the order in which `seewhen --help` shows them.
-COMMANDS = ("methods", "doctor", "score", "data", "eval", "sweep", "report")
+COMMANDS = ("describe", "ask", "compare", "demo", "methods", "doctor", "score", "data", "eval", "sweep", "report", "calibrate")
 
 app = typer.Typer(
     name="seewhen",

@@ -25,6 +25,8 @@ _BUILT_IN = {
     "m3id": ("m3id", "M3ID"),
     "sid": ("sid", "SID"),
     "opera": ("opera", "Opera"),
+    "vti": ("vti", "VTI"),
+    "ict": ("ict", "ICT"),
     "only": ("only", "ONLY"),
     "dola": ("dola", "DoLa"),
     "farsight": ("farsight", "FarSight"),

@@ -74,3 +74,8 @@ def _child(module: nn.Module, names: tuple[str, ...], what: str) -> nn.Module:
         f"The {what} of {type(module).__name__} is under none of {', '.join(names)}.",
         "This method works inside decoder layers and does not know this model's.",
     )
+
+
+def out_projection_of(layer: nn.Module) -> nn.Module:
+    """The output projection of the attention of a decoder layer."""
+    return _child(attention_of(layer), _PROJECTIONS, "output projection")
