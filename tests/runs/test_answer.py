@@ -55,6 +55,34 @@ def test_a_batch_equals_its_single_samples(answerer, seed):
     assert all(0 <= answer.facts["fired"] <= 1 for answer in together)
 
 
+@pytest.mark.parametrize("method", [CAI, seewhen.method("regular"), seewhen.method("pai")], ids=lambda m: m.name)
+def test_shared_features_change_nothing(checkpoint, method):
+    made = ModelAnswerer(str(checkpoint), method.to_json(), max_new_tokens=5, device="cpu")
+    try:
+        assert made._shares
+        sizes = []
+        tower = made._model.base_model.vision_tower
+        hook = tower.register_forward_hook(lambda m, args, out: sizes.append(out.last_hidden_state.shape[0]))
+        shared = made.answer(tasks(), 0)
+        assert sizes == [3]  # six questions, three images
+        made._shares = False
+        assert made.answer(tasks(), 0) == shared
+        assert sizes == [3, 6]
+        hook.remove()
+    finally:
+        made.close()
+
+
+def test_methods_that_alter_pixels_do_not_share(checkpoint):
+    for name in ("vcd", "only", "dola"):
+        made = ModelAnswerer(str(checkpoint), seewhen.method(name).to_json(), max_new_tokens=3, device="cpu")
+        try:
+            assert not made._shares
+            assert len(made.answer(tasks(4), 0)) == 4
+        finally:
+            made.close()
+
+
 def test_seeds_differ_and_repeat(answerer):
     first, again, other = (answerer.answer(tasks(), seed) for seed in (0, 0, 1))
     assert first == again

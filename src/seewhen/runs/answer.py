@@ -20,11 +20,16 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from seewhen.answering import chat_prompt, model_inputs
 from seewhen.attaching import attach
+from seewhen.backbone import Backbone
 from seewhen.errors import InvalidInput
+from seewhen.image_branches import AlteredImage
 from seewhen.loading import Loaded, load
+from seewhen.methods.base import Parts
 from seewhen.runs.controls import from_json
+from seewhen.runs.features import shared_features
 from seewhen.runs.pictures import open_picture
 from seewhen.runs.work import Answer, Task
+from seewhen.tilting import Tilt
 
 
 def stream_seed(seed: int, name: str) -> int:
@@ -65,7 +70,8 @@ class ModelAnswerer:
     ) -> None:
         self._model, self._processor = _loaded(model, device, dtype, attention, revision)
         self._tokenizer = getattr(self._processor, "tokenizer", self._processor)
-        self._method = from_json(dict(method))
+        self._method = from_json(dict(method)).prepare(self._tokenizer)
+        self._shares = _may_share_features(self._method.parts(Backbone.of(self._model)))
         self._max_new_tokens, self._raw, self._temperature = max_new_tokens, raw_prompt, temperature
         self._open = ExitStack()
         self._handle = self._open.enter_context(attach(self._model, self._method))
@@ -84,7 +90,8 @@ class ModelAnswerer:
             except InvalidInput as error:
                 broken[source] = str(error)
         good = [task for task in tasks if task.source in pictures]
-        answered = iter(self._generate(good, pictures, seed) if good else [])
+        together = [good] if self._method.batches else [[task] for task in good]
+        answered = iter([a for part in together if part for a in self._generate(part, pictures, seed)])
         return [
             Answer("", error=broken[task.source]) if task.source in broken else next(answered) for task in tasks
         ]
@@ -93,17 +100,34 @@ class ModelAnswerer:
     def _generate(self, tasks: Sequence[Task], pictures: Mapping[str, Any], seed: int | None) -> list[Answer]:
         prompts = [self._prompt(task) for task in tasks]
         inputs = model_inputs(self._model, self._processor, [[pictures[task.source]] for task in tasks], prompts)
+        if self._shares:
+            sources = [task.source for task in tasks]
+            inputs = shared_features(self._model, inputs, sources) or inputs
         # Some methods draw noise of their own; the batch is always cut the same way, so this repeats.
         torch.manual_seed(stream_seed(seed or 0, tasks[0].id))
-        self._model.generate(**inputs, **self._decoding(tasks, seed))
+        output = self._model.generate(**inputs, **self._decoding(tasks, seed))
+        rows = [self._up_to_end(row) for row in _without_prompt(output, inputs["input_ids"]).tolist()]
+        fired = self._fired(rows)
+        return [
+            Answer(self._tokenizer.decode(row, skip_special_tokens=True).strip(), len(row), facts=facts)
+            for row, facts in zip(rows, fired, strict=True)
+        ]
+
+    def _up_to_end(self, tokens: list[int]) -> list[int]:
+        """Tokens up to and with the first that ends the answer; what follows is padding."""
+        eos = self._model.generation_config.eos_token_id
+        ends = {eos} if isinstance(eos, int) else set(eos or ())
+        last = next((i for i, token in enumerate(tokens) if token in ends), len(tokens) - 1)
+        return tokens[: last + 1]
+
+    def _fired(self, rows: Sequence[Sequence[int]]) -> list[dict[str, float]]:
+        """The share of each answer's tokens that were tilted, for methods that tilt."""
+        if self._method.beams_only:
+            return [{} for _ in rows]
         trace = self._handle.trace
-        tilted = trace.fired_tokens() if trace.tilted_layers else None
-        answers = []
-        for row, length in enumerate(trace.lengths):
-            text = self._tokenizer.decode(trace.tokens[:length, row].tolist(), skip_special_tokens=True)
-            facts = {} if tilted is None else {"fired": round(tilted[row] / max(length, 1), 4)}
-            answers.append(Answer(text.strip(), length, facts=facts))
-        return answers
+        if not trace.tilted_layers:
+            return [{} for _ in rows]
+        return [{"fired": round(n / len(row), 4)} for n, row in zip(trace.fired_tokens(), rows, strict=True)]
 
     def _prompt(self, task: Task) -> str:
         if not self._raw:
@@ -125,6 +149,18 @@ class ModelAnswerer:
             noise = OwnNoise([stream_seed(seed, task.id) for task in tasks], self._temperature)
             options["logits_processor"] = LogitsProcessorList([noise])
         return options
+
+
+def _without_prompt(output: Tensor, prompt: Tensor) -> Tensor:
+    """The new tokens: most models return the prompt before them, some do not."""
+    length = prompt.shape[1]
+    return output[:, length:] if torch.equal(output[:, :length], prompt) else output
+
+
+def _may_share_features(parts: Parts) -> bool:
+    """Only where nothing looks at the pixels or acts inside the vision tower."""
+    tilts = all(isinstance(intervention, Tilt) for intervention in parts.interventions)
+    return tilts and parts.loop is None and not any(isinstance(b, AlteredImage) for b in parts.branches)
 
 
 @lru_cache(maxsize=1)  # a method and its controls run one after the other on one model
