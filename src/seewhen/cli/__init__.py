@@ -15,7 +15,20 @@ import typer
 from seewhen.errors import SeewhenError
 
 # In the order in which `seewhen --help` shows them.
-COMMANDS = ("describe", "ask", "compare", "demo", "methods", "doctor", "score", "data", "eval", "sweep", "report", "calibrate")
+COMMANDS = (
+    "describe",
+    "ask",
+    "compare",
+    "demo",
+    "methods",
+    "doctor",
+    "score",
+    "data",
+    "eval",
+    "sweep",
+    "report",
+    "calibrate",
+)
 
 app = typer.Typer(
     name="seewhen",

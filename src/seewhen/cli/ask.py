@@ -1,0 +1,37 @@
+"""`seewhen ask`: a question about a picture."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from seewhen.cli.describe import ImageFile, MethodName, Parameters, TraceFile
+from seewhen.cli.options import DecodingFlags, ModelFlags, OutputFlags, flags
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(flags(ask))
+
+
+def ask(
+    image: ImageFile,
+    question: Annotated[str, typer.Argument(help="The question, in quotes.", show_default=False)],
+    *,
+    method: MethodName = "cai",
+    param: Parameters = None,
+    trace: TraceFile = None,
+    output: OutputFlags,
+    decoding: DecodingFlags,
+    model: ModelFlags,
+) -> None:
+    """Ask a question about a picture.
+
+    seewhen ask scene.png "Is there a dog in the image?"
+
+    seewhen ask scene.png "How many cups are there?" --method regular --json
+    """
+    from seewhen.cli.answer import answer_one
+
+    answer_one(image, question, method, param or [], model, decoding, output, trace)

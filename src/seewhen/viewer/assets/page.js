@@ -1,0 +1,252 @@
+// What is selected, and everything that follows from it. Model text reaches the page as textContent only.
+
+const at = (id) => document.getElementById(id);
+const state = { answer: 0, token: 0, kind: "evidence", layer: "mean", look: "light", timer: 0 };
+let placeInGrid = () => null;
+
+function stats(answer) {
+  const parts = [`${answer.tokens.length} tokens`];
+  if (answer.fired) parts.push(`tilted ${answer.fired.tokens} (${percent(answer.fired.tokens / Math.max(answer.fired.of, 1))})`);
+  if (answer.cost) parts.push(`${answer.cost.ms_per_token.toFixed(1)} ms/token, ${answer.cost.ratio.toFixed(2)}× regular`);
+  if (answer.cost && answer.cost.extra_rows) parts.push(`+${answer.cost.extra_rows} row`);
+  return parts.join(" · ");
+}
+
+function wordLabel(word, differs) {
+  const parts = [word.text.trim() || "space"];
+  if (word.risk !== null) parts.push(`risk ${percent(word.risk)}, ${LEVELS[riskLevel(word.risk)]}`);
+  if (word.object) parts.push(word.present ? "in the picture" : "not in the picture");
+  if (differs) parts.push("differs");
+  return parts.join("; ");
+}
+
+function buildAnswers() {
+  const marked = DATA.answers.map(() => new Set());
+  DATA.answers.slice(1).forEach((answer, i) => {
+    const [left, right] = differing(DATA.answers[0].words, answer.words);
+    left.forEach((word) => marked[0].add(word));
+    marked[i + 1] = right;
+  });
+  DATA.answers.forEach((answer, number) => {
+    const card = element("article", { class: "card answer" });
+    const header = element("header");
+    header.append(element("h2", { id: `method-${number}` }, answer.label), element("span", { class: "quiet" }, stats(answer)));
+    const words = element("div", { class: "words", role: "listbox", "aria-orientation": "horizontal", "aria-label": `Answer of ${answer.label}` });
+    answer.words.forEach((word, index) => {
+      const text = word.text.replace(/^\s+/, "");
+      const space = word.text.slice(0, word.text.length - text.length);
+      // The space before a word is not part of its mark.
+      if (space && index) words.append(space);
+      const differs = marked[number].has(index) && text !== "";
+      const span = element("span", { role: "option", "aria-selected": "false", tabindex: "-1", "aria-label": wordLabel(word, differs) }, text);
+      span.className = `word risk-${riskLevel(word.risk)}`;
+      span.classList.toggle("differs", differs);
+      // Of an object named by two words, the mark stands after the second.
+      const next = answer.words[index + 1];
+      if (word.object && !(next && next.object === word.object)) span.classList.add(word.present ? "there" : "absent");
+      span.addEventListener("mouseenter", () => select(number, word.start));
+      span.addEventListener("focus", () => select(number, word.start));
+      span.addEventListener("click", () => { stop(); span.focus(); });
+      words.append(span);
+    });
+    const last = answer.tokens[answer.tokens.length - 1];
+    words.append(element("span", { class: "end" }, last && last.special ? "" : " … (cut at the token limit)"));
+    words.addEventListener("keydown", onKey);
+    card.append(header, words);
+    at("answers").append(card);
+  });
+}
+
+function spans(number) {
+  return at("answers").children[number].querySelectorAll(".word");
+}
+
+function select(number, token) {
+  const answer = DATA.answers[number];
+  if (!answer || !answer.words.length) return;
+  state.answer = number;
+  state.token = Math.max(0, Math.min(token, answer.tokens.length - 1));
+  show();
+}
+
+function show() {
+  const answer = DATA.answers[state.answer];
+  const index = wordOf(answer, state.token);
+  DATA.answers.forEach((_, number) => {
+    const own = number === state.answer;
+    at("answers").children[number].classList.toggle("current", own && DATA.answers.length > 1);
+    spans(number).forEach((span, i) => {
+      const chosen = own && i === index;
+      span.setAttribute("aria-selected", String(chosen));
+      span.tabIndex = chosen || (!own && i === 0) ? 0 : -1;
+    });
+  });
+  showWord(answer, answer.words[index]);
+  showMap(answer, answer.words[index]);
+  placeInGrid = layerGrid(at("grid"), answer, state.token);
+  at("grid-of").textContent = DATA.answers.length > 1 ? `of ${answer.label}` : "";
+  at("grid-note").textContent = gridSummary(answer);
+  at("grid").setAttribute("aria-label", gridSummary(answer));
+  scaleBar(at("grid-scale"), answer);
+}
+
+function showWord(answer, word) {
+  const token = answer.tokens[state.token];
+  at("word-title").textContent = `“${word.text.trim()}”`;
+  const facts = [`token ${state.token + 1} of ${answer.tokens.length}`];
+  if (token.risk !== null) facts.push(`risk ${token.risk.toFixed(2)} (${LEVELS[riskLevel(token.risk)]}, entropy ${token.entropy.toFixed(2)} nats)`);
+  if (token.probability !== null) facts.push(`chosen with probability ${percent(token.probability)}`);
+  facts.push(token.fired.length ? `tilted in layer${token.fired.length > 1 ? "s" : ""} ${token.fired.join(", ")}` : "not tilted");
+  if (word.object) facts.push(`names “${word.object}”, which is ${word.present ? "" : "not "}in the picture`);
+  at("word-facts").textContent = facts.join(" · ");
+  const chips = at("word-tokens");
+  chips.replaceChildren();
+  chips.hidden = word.end - word.start < 2;
+  for (let step = word.start; step < word.end; step++) {
+    const chip = element("button", { type: "button", "aria-pressed": String(step === state.token) }, answer.tokens[step].text);
+    chip.addEventListener("click", () => select(state.answer, step));
+    chips.append(chip);
+  }
+  const list = at("runners");
+  list.replaceChildren();
+  for (const runner of token.runners) {
+    const item = element("li", { class: runner.id === token.id ? "chosen" : "" });
+    const fill = element("span", { class: "fill" });
+    fill.style.setProperty("width", `${Math.max(1, 100 * runner.probability)}%`);
+    item.append(fill, element("span", {}, runner.text.trim() || JSON.stringify(runner.text)), element("span", {}, percent(runner.probability)));
+    list.append(item);
+  }
+  if (!token.runners.length) list.append(element("li", {}, "not recorded"));
+  entropyChart(at("entropy"), answer, state.token);
+}
+
+function showMap(answer, word) {
+  const attends = state.kind === "before" || state.kind === "after" || state.kind === "change";
+  at("layer-control").hidden = !attends;
+  const map = mapOf(answer, lookup(word), state.kind, state.layer);
+  const grids = (answer.maps && answer.maps.grids) || [];
+  const peak = drawMap(at("overlay"), DATA.images[0], grids, 0, map, state.look);
+  let note = map.values ? `${MAPS[state.kind]} “${word.text.trim()}”` : map.why;
+  if (map.values && grids.length && grids.every((grid) => grid.kind === "queries")) {
+    note = "The image tokens of this model have no place in the picture, so there is no map.";
+  } else if (map.values) {
+    note += peak ? `: strongest at ${peak}` : ": the same everywhere";
+    if (attends) note += `. ${massNote(answer)}`;
+  }
+  at("map-note").textContent = note;
+  at("overlay").setAttribute("aria-label", note);
+  at("announce").textContent = `${wordLabel(word, false)}. ${note}`;
+}
+
+// A word's own evidence is read after its last token; attention is that of the selected token.
+function lookup(word) {
+  return state.kind === "evidence" ? word.end - 1 : state.token;
+}
+
+function massNote(answer) {
+  const layers = state.layer === "mean" ? answer.maps.attention_layers : [Number(state.layer)];
+  const mean = (rows) => {
+    const values = layers.map((layer) => rows[state.token][layer]).filter((value) => value !== null);
+    return values.length ? values.reduce((a, b) => a + b, 0) / values.length : null;
+  };
+  if (!answer.maps.mass_before) return "";
+  const before = mean(answer.maps.mass_before), after = mean(answer.maps.mass_after);
+  if (before === null || after === null) return "";
+  return `Share of attention on the picture: ${percent(before)} before, ${percent(after)} after.`;
+}
+
+function move(step) {
+  const words = DATA.answers[state.answer].words;
+  let index = wordOf(DATA.answers[state.answer], state.token);
+  do index += step; while (words[index] && !words[index].text.trim());
+  if (words[index]) spans(state.answer)[index].focus();
+  return Boolean(words[index]);
+}
+
+function cycle(id, step) {
+  const box = at(id);
+  box.selectedIndex = (box.selectedIndex + step + box.options.length) % box.options.length;
+  box.dispatchEvent(new Event("change"));
+}
+
+function onKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const answer = DATA.answers[state.answer];
+  const vertical = (step) => {
+    const number = state.answer + step;
+    if (!DATA.answers[number]) return;
+    const index = Math.min(wordOf(answer, state.token), DATA.answers[number].words.length - 1);
+    spans(number)[index].focus();
+  };
+  const keys = {
+    ArrowRight: () => move(1), ArrowLeft: () => move(-1),
+    ArrowDown: () => vertical(1), ArrowUp: () => vertical(-1),
+    Home: () => spans(state.answer)[0].focus(), End: () => spans(state.answer)[answer.words.length - 1].focus(),
+    m: () => cycle("map-kind", 1), "[": () => cycle("map-layer", -1), "]": () => cycle("map-layer", 1),
+    l: () => cycle("map-look", 1), p: () => (state.timer ? stop() : play()),
+  };
+  if (!keys[event.key]) return;
+  if (event.key !== "p") stop();
+  event.preventDefault();
+  keys[event.key]();
+}
+
+function play() {
+  const words = DATA.answers[state.answer].words;
+  if (wordOf(DATA.answers[state.answer], state.token) >= words.length - 1) select(state.answer, 0);
+  state.timer = setInterval(() => move(1) || stop(), 600);
+  at("play").textContent = "Stop";
+  at("play").setAttribute("aria-pressed", "true");
+}
+
+function stop() {
+  clearInterval(state.timer);
+  state.timer = 0;
+  at("play").textContent = "Play";
+  at("play").setAttribute("aria-pressed", "false");
+}
+
+function buildControls() {
+  const kinds = Object.entries(MAPS);
+  at("map-kind").append(...kinds.map(([value, text]) => element("option", { value }, text)));
+  const layers = new Set(DATA.answers.flatMap((answer) => (answer.maps ? answer.maps.attention_layers : [])));
+  at("map-layer").append(element("option", { value: "mean" }, "mean"));
+  at("map-layer").append(...[...layers].map((layer) => element("option", { value: String(layer) }, String(layer))));
+  for (const [id, name] of [["map-kind", "kind"], ["map-layer", "layer"], ["map-look", "look"]]) {
+    at(id).addEventListener("change", () => { state[name] = at(id).value; show(); });
+  }
+  at("play").addEventListener("click", () => (state.timer ? stop() : play()));
+  at("grid").addEventListener("click", (event) => {
+    const place = placeInGrid(event.offsetX, event.offsetY);
+    if (!place || place.token < 0 || place.token >= DATA.answers[state.answer].tokens.length) return;
+    if (layers.has(place.layer)) { at("map-layer").value = String(place.layer); state.layer = String(place.layer); }
+    select(state.answer, place.token);
+  });
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
+}
+
+function buildHeader() {
+  at("prompt").textContent = DATA.prompt;
+  const about = Object.entries(DATA.about).map(([name, value]) => `${name} ${value}`);
+  at("about").textContent = [DATA.model, ...about].join(" · ");
+  const picture = DATA.images[0];
+  at("image").src = picture.src;
+  at("image").width = picture.width;
+  at("image").height = picture.height;
+  at("image").alt = `The picture ${picture.name}`;
+  at("truth").hidden = DATA.truth === null;
+  if (DATA.truth !== null) at("truth").textContent = `Really there: ${DATA.truth.join(", ")}.`;
+  const entry = (sample, name, text) => {
+    const item = element("li");
+    item.append(element("span", { class: `word ${name}`, "aria-hidden": "true" }, sample), text);
+    at("legend").append(item);
+  };
+  LEVELS.forEach((text, number) => entry("word", `risk-${number}`, text));
+  if (DATA.answers.length > 1) entry("word", "differs", "differs");
+  if (DATA.truth !== null) { entry("word", "there", "in the picture"); entry("word", "absent", "not in it"); }
+}
+
+buildHeader();
+buildControls();
+buildAnswers();
+if (DATA.answers.length) select(0, 0);
