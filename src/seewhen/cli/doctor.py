@@ -2,8 +2,60 @@
 
 from __future__ import annotations
 
+import json
+from typing import Annotated, Any
+
 import typer
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
+    app.command(name="doctor")(doctor)
+
+
+def doctor(
+    model: Annotated[
+        str | None,
+        typer.Option(help="A hub id, a checkpoint directory or 'packaged': say whether and how it is supported."),
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(help="The dtype you would load the model in, for the memory need.")
+    ] = "bfloat16",
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Show versions, devices and attention kernels; with --model, explain it before anything is loaded.
+
+    Only the model's configuration is read: its layer split, image token, memory need and the price of
+    the entropy gate are told without loading a weight. Exits with code 1 if the model is not supported.
+
+    Examples:
+
+      seewhen doctor
+
+      seewhen doctor --model packaged
+
+      seewhen doctor --model llava-hf/llava-1.5-7b-hf --dtype float16
+    """
+    from seewhen.checkup import machine_facts, model_facts
+
+    facts: dict[str, Any] = {"machine": machine_facts()}
+    if model is not None:
+        facts["model"] = model_facts(model, dtype)
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+    else:
+        for title, part in facts.items():
+            _print(title, part)
+    if model is not None and not facts["model"]["supported"]:
+        raise typer.Exit(1)
+
+
+def _print(title: str, facts: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    for name, value in facts.items():
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        table.add_row(name.replace("_", " "), shown)
+    Console().print(table)
