@@ -27,6 +27,7 @@ _BUILT_IN = {
     "opera": ("opera", "Opera"),
     "vti": ("vti", "VTI"),
     "ict": ("ict", "ICT"),
+    "agla": ("agla", "AGLA"),
     "only": ("only", "ONLY"),
     "dola": ("dola", "DoLa"),
     "farsight": ("farsight", "FarSight"),
