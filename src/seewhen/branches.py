@@ -134,10 +134,12 @@ def _ready_mask(
         )
     parts = [mask]
     for rows in built:
-        if kind == "full_attention" or not rows.moved:
-            visible = _reordered(_visible(mask), rows)
-        else:  # distances have changed: start from what full attention sees
-            visible = _reordered(_visible(masks["full_attention"]), rows) & _near(kind, mask, sequence)
+        visible = _reordered(_visible(mask), rows)
+        if kind != "full_attention" and rows.moved:
+            # Distances have shrunk: of what full attention sees, more is near. What was seen before stays,
+            # for positions of one bidirectional block see each other at any distance.
+            whole = _reordered(_visible(masks["full_attention"]), rows)
+            visible = whole & (visible | _near(kind, mask, sequence))
         visible = _padded_columns(visible, mask.shape[-1])
         if mask.dtype != torch.bool:
             visible = torch.zeros_like(mask).masked_fill(~visible, torch.finfo(mask.dtype).min)
