@@ -156,6 +156,20 @@ _SPECS: dict[str, dict[str, Any]] = {
     },
 }
 FAMILIES: tuple[str, ...] = tuple(_SPECS)
+
+# A family member with capped attention scores, for which transformers has the eager kernel only.
+_SPECS["paligemma2"] = {
+    **_SPECS["paligemma"],
+    "model_type": "paligemma",
+    "text": {
+        "model_type": "gemma2",
+        "query_pre_attn_scalar": 8,
+        "sliding_window": 8,
+        "attn_logit_softcapping": 2.0,
+        "final_logit_softcapping": 5.0,  # PaliGemma itself does not apply it
+    },
+}
+CAPPED = "paligemma2"
 ONE_IMAGE_ONLY = ("instructblip",)  # one image per prompt by construction
 
 
@@ -173,7 +187,9 @@ def _model(family: str, overrides: tuple[tuple[str, Any], ...]) -> Any:
         text["layer_types"] = (pattern * text["num_hidden_layers"])[: text["num_hidden_layers"]]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        config = AutoConfig.for_model(family, vision_config=dict(vision), text_config=text, **spec)
+        config = AutoConfig.for_model(
+            spec.pop("model_type", family), vision_config=dict(vision), text_config=text, **spec
+        )
         built = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
         _draw_weights(built)
     for part in (built, getattr(built, "language_model", None)):
@@ -204,14 +220,16 @@ def inputs(
     rows: int = 1,
     text_lengths: tuple[int, ...] | None = None,
     seed: int = 0,
-    images: int = 1,
+    images: int | tuple[int, ...] = 1,
     only: int | None = None,
 ) -> dict[str, Any]:
     """A batch for `generate`. `text_lengths` counts each row's text tokens, before and after the images.
 
-    `only` gives a single row of that batch by itself, without padding.
+    `images` is the number of images of every row, or one number per row. `only` gives a single row of
+    that batch by itself, without padding.
     """
-    if images > 1 and family in ONE_IMAGE_ONLY:
+    counts = (images,) * rows if isinstance(images, int) else images
+    if set(counts) != {1} and family in ONE_IMAGE_ONLY:
         raise ValueError(f"{family} takes one image per prompt")
     lengths = text_lengths or tuple(7 + (5 * row) % 8 for row in range(rows))
     wanted = range(rows) if only is None else [only]
@@ -220,7 +238,7 @@ def inputs(
     for row in wanted:
         generator = torch.Generator().manual_seed(1000 * seed + row)
         words = torch.randint(FIRST_WORD, FIRST_WORD + WORDS, (lengths[row],), generator=generator).tolist()
-        drawn = [_picture(family, row * images + k + seed, generator) for k in range(images)]
+        drawn = [_picture(family, sum(counts[:row]) + k + seed, generator) for k in range(counts[row])]
         before = len(words) // 2
         prompt = [BOS, *words[:before]]
         for picture in drawn:
@@ -236,8 +254,15 @@ def _batch(family: str, prompts: list[list[int]], pictures: list[list[dict[str, 
     mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
     flat = [picture for row in pictures for picture in row]
     batch: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
+    if family == "gemma3":
+        batch["token_type_ids"] = (ids == IMAGE).long()
+    if family in ("paligemma", "paligemma2"):
+        batch["token_type_ids"] = torch.zeros_like(ids)  # all of the prompt is prefix: seen both ways
+    if not flat:
+        return batch
     if family in ("idefics3", "smolvlm"):
-        tiles = [torch.cat([picture["pixels"] for picture in row]) for row in pictures]
+        nothing = torch.zeros(0, 3, 16, 16)
+        tiles = [torch.cat([nothing, *(picture["pixels"] for picture in row)]) for row in pictures]
         most = max(len(row) for row in tiles)
         batch["pixel_values"] = torch.stack([_grow(row, (most, *row.shape[1:])) for row in tiles])
         batch["pixel_attention_mask"] = torch.ones_like(batch["pixel_values"][:, :, 0], dtype=torch.long)
@@ -258,10 +283,6 @@ def _batch(family: str, prompts: list[list[int]], pictures: list[list[dict[str, 
     if family.startswith("qwen"):
         batch["image_grid_thw"] = torch.tensor([picture["grid"] for picture in flat])
         batch["mm_token_type_ids"] = (ids == IMAGE).int()
-    if family == "gemma3":
-        batch["token_type_ids"] = (ids == IMAGE).long()
-    if family == "paligemma":
-        batch["token_type_ids"] = torch.zeros_like(ids)  # all of the prompt is prefix: seen both ways
     if family == "instructblip":
         batch["qformer_input_ids"] = torch.full((len(prompts), 3), FIRST_WORD)
         batch["qformer_attention_mask"] = torch.ones_like(batch["qformer_input_ids"])
@@ -302,7 +323,7 @@ def _picture(family: str, index: int, generator: torch.Generator) -> dict[str, A
         small = torch.nn.functional.interpolate(picture[None], (16, 16), mode="area")
         marked = _internvl_tokens if family == "internvl" else _idefics_tokens
         return {"pixels": torch.cat([tiles, small]), "tokens": marked(down, across), "tiles": (down, across)}
-    count = {"llava": 16, "paligemma": 16, "gemma3": 4, "instructblip": 5}[family]
+    count = {"llava": 16, "paligemma": 16, "paligemma2": 16, "gemma3": 4, "instructblip": 5}[family]
     tokens = [IMAGE] * count
     return {"pixels": pixels(1, 3, 16, 16), "tokens": [OPEN, *tokens, CLOSE] if family == "gemma3" else tokens}
 
