@@ -162,20 +162,20 @@ def test_nested_generate_calls_do_not_meet(llava):
     inputs, other = tiny.inputs("llava"), tiny.inputs("llava", seed=5)
     method = seewhen.method("cai", contrast=2.0, start_layer=1)
 
-    class Nested(StoppingCriteria):
-        results = []
+    inner = []
 
+    class Nested(StoppingCriteria):
         def __call__(self, input_ids, scores, **kwargs):
-            if len(self.results) < 2:
-                self.results.append(None)
-                self.results[-1] = generate(llava, other)
+            if len(inner) < 2:
+                inner.append(None)
+                inner[-1] = generate(llava, other)
             return torch.zeros(input_ids.shape[0], dtype=torch.bool)
 
     with seewhen.attach(llava, method):
         alone, other_alone = generate(llava, inputs), generate(llava, other)
         outer = generate(llava, inputs, stopping_criteria=StoppingCriteriaList([Nested()]))
     assert same(outer, alone)
-    assert all(same(result, other_alone) for result in Nested.results)
+    assert all(same(result, other_alone) for result in inner)
 
 
 def test_two_models_in_two_threads():
@@ -194,11 +194,13 @@ def test_two_models_in_two_threads():
         except Exception as error:
             errors.append(error)
 
-    with seewhen.attach(models["llava"], always(contrast=2.0)):
-        with seewhen.attach(models["qwen2_5_vl"], always(contrast=2.0)):
-            threads = [threading.Thread(target=work, args=(name,)) for name in models]
-            [t.start() for t in threads]
-            [t.join() for t in threads]
+    method = always(contrast=2.0)
+    with seewhen.attach(models["llava"], method), seewhen.attach(models["qwen2_5_vl"], method):
+        threads = [threading.Thread(target=work, args=(name,)) for name in models]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     assert not errors
     assert all(same(together[name], alone[name]) for name in models)
 
@@ -270,9 +272,9 @@ def test_continuing_a_cache_with_several_tokens_is_refused(llava):
 
 
 def test_attaching_twice_is_refused(llava):
-    with seewhen.attach(llava, "cai"), pytest.raises(UnsupportedMode, match="already has 'cai'"):
-        with seewhen.attach(llava, "cai"):
-            pass
+    refused = pytest.raises(UnsupportedMode, match="already has 'cai'")
+    with seewhen.attach(llava, "cai"), refused, seewhen.attach(llava, "cai"):
+        pass
     with seewhen.attach(llava, "cai"):  # and the failed attempt took nothing away
         pass
 

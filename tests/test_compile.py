@@ -18,12 +18,11 @@ def compiled() -> CompileConfig:
     return config
 
 
-@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl", "qwen3_5", "instructblip"])
-@pytest.mark.parametrize(
-    ("options", "trace"),
-    [({"threshold": -1.0, "contrast": 3.0}, True), ({}, False)],
-    ids=["contrast, full trace", "adaptive"],
-)
+CASES = [(family, {"threshold": -1.0, "contrast": 3.0}, True) for family in tiny.FAMILIES]
+CASES += [("llava", {}, False), ("qwen3_5", {}, False)]
+
+
+@pytest.mark.parametrize(("family", "options", "trace"), CASES, ids=lambda value: str(value))
 def test_compiled_equals_eager(family, options, trace):
     model, inputs = tiny.model(family), tiny.inputs(family, rows=2, text_lengths=(5, 8))
     method = seewhen.method("cai", **options)

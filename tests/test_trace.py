@@ -82,9 +82,9 @@ def test_lengths_stop_at_the_end_token():
     model, inputs = tiny.model("llava"), tiny.inputs("llava", rows=2, text_lengths=(4, 6))
     free = model.generate(**inputs, max_new_tokens=6, do_sample=False, eos_token_id=None)
     eos = int(free[0, inputs["input_ids"].shape[1] + 1])  # the first row's second token ends it
-    with seewhen.attach(model, seewhen.method("cai", threshold=1e9, strength=0.0)) as handle:
-        with pytest.warns(UserWarning, match="never fired"):
-            model.generate(**inputs, max_new_tokens=6, do_sample=False, eos_token_id=eos)
+    method = seewhen.method("cai", threshold=1e9)
+    with seewhen.attach(model, method) as handle, pytest.warns(UserWarning, match="never fired"):
+        model.generate(**inputs, max_new_tokens=6, do_sample=False, eos_token_id=eos)
     assert handle.trace.lengths[0] == 2
 
 

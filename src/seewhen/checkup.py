@@ -108,6 +108,6 @@ def _cost_facts(backbone: Backbone, size: int, dtype: str) -> dict[str, Any]:
     return {
         "parameters": f"{total / 1e9:.2f} billion" if total > 1e9 else f"{total / 1e6:.1f} million",
         "weights_memory": f"{total * size / 2**30:.2f} GiB in {dtype}",
-        "gate_cost": f"{100 * head / text:.1f} % of the decoder's weights for each gated layer, {gated} by default "
-        f"({100 * gated * head / text:.1f} % in all)",
+        "gate_cost": f"{100 * head / text:.1f} % of the decoder's weights for each gated layer, "
+        f"{gated} by default ({100 * gated * head / text:.1f} % in all)",
     }

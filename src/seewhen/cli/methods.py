@@ -47,8 +47,8 @@ def _parameters(cls: type[Method]) -> list[tuple[str, Any, str]]:
     """Name, default and type of each parameter."""
     hints = typing.get_type_hints(cls)
     return [
-        (field.name, None if field.default is dataclasses.MISSING else field.default, _type_name(hints[field.name]))
-        for field in dataclasses.fields(cls)
+        (f.name, None if f.default is dataclasses.MISSING else f.default, _type_name(hints[f.name]))
+        for f in dataclasses.fields(cls)
     ]
 
 
