@@ -60,14 +60,15 @@ def log_register_mass(rate: Tensor, count: Tensor | None, ahead: Tensor | float 
 
 
 def register_attention(scores: Tensor, rates: Tensor) -> Tensor:
-    """The definition: attention maps (..., n, n) from causal scores, with registers in the future columns.
+    """The definition: attention maps (..., n, n) from masked scores, with registers in the masked future.
 
-    `rates` (..., n). Weights of a row sum to less than one: the rest went to its registers.
+    `scores` are `-inf` where a row must not look; `rates` (..., n). Weights of a row sum to less than one:
+    the rest went to its registers.
     """
-    n = scores.shape[-1]
+    n, masked = scores.shape[-1], torch.isneginf(scores)
     distance = torch.arange(n, device=scores.device)[None] - torch.arange(n, device=scores.device)[:, None]
-    with_registers = torch.where(distance > 0, -distance * rates[..., None], scores)
-    return torch.softmax(with_registers, dim=-1).masked_fill(distance > 0, 0.0)
+    with_registers = torch.where(masked & (distance > 0), -distance * rates[..., None], scores)
+    return torch.softmax(with_registers, dim=-1).masked_fill(masked, 0.0)
 
 
 def log_normalisers(call: AttentionCall) -> tuple[Tensor, Tensor]:

@@ -161,7 +161,8 @@ class Probe:
     def saliency(self, candidates: Tensor) -> Tensor:
         """Of one candidate per row: (layers, rows, columns), mean over heads, not yet normalised."""
         with torch.inference_mode(False), torch.enable_grad():
-            loss = -self.log_probs.gather(1, candidates.to(self.log_probs.device)[:, None]).sum()
+            index = candidates.clone().to(self.log_probs.device)[:, None]
+            loss = -self.log_probs.gather(1, index).sum()
             gradients = torch.autograd.grad(loss, self.maps, retain_graph=True)
         device = self.log_probs.device
         products = [
@@ -191,8 +192,10 @@ def _longer(backbone: Backbone, prefill: Prefill, tokens: Tensor) -> dict[str, A
         "position_ids": torch.cat([positions, following], dim=-1),
     }
     for name, extra in prefill.extras.items():
-        grows = isinstance(extra, Tensor) and extra.shape == prefill.padding.shape  # which positions are visual
-        arguments[name] = torch.nn.functional.pad(extra, (0, steps)) if grows else extra
+        if isinstance(extra, Tensor):  # which positions are visual
+            arguments[name] = torch.nn.functional.pad(extra, (0, steps))
+        else:
+            arguments[name] = [feature.clone() for feature in extra]
     return arguments
 
 

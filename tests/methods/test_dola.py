@@ -1,0 +1,119 @@
+"""DoLa: the original code's numbers, the two divergences, and all decoding modes."""
+
+from __future__ import annotations
+
+import modes
+import pytest
+import torch
+
+import seewhen
+import tiny
+from seewhen.errors import InvalidMethod
+from seewhen.methods.dola import candidate_layers, jensen_shannon, mixture_divergence
+
+
+@modes.needs_golden
+@pytest.mark.parametrize("layers", ["low", "high"])
+def test_golden(layers: str) -> None:
+    stored = modes.golden("dola")
+    run = modes.replay_golden(seewhen.method("dola", preset=layers))
+    assert run.trace.early_layer[:, 0].tolist() == stored[f"{layers}_layers"].tolist()
+    modes.close(run.trace.divergence[:, 0], stored[f"{layers}_divergence"], 1e-6)
+    if layers == "low":
+        modes.close(run.scores, stored["low_scores"])
+
+
+def test_divergences_of_the_specification() -> None:
+    p, q = torch.tensor([0.7, 0.2, 0.1]).log(), torch.tensor([0.2, 0.3, 0.5]).log()
+    assert mixture_divergence(p, q).item() == pytest.approx(0.058773, abs=1e-6)
+    assert jensen_shannon(p, q).item() == pytest.approx(0.151358, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("layers", "depth", "tied", "expected"),
+    [
+        ("low", 32, False, tuple(range(0, 16, 2))),
+        ("low", 32, True, tuple(range(2, 16, 2))),
+        ("high", 32, False, tuple(range(16, 32, 2))),
+        ("low", 60, False, tuple(range(0, 20, 2))),
+        ("high", 60, True, tuple(range(40, 60, 2))),
+        ("low", 4, True, (2,)),
+        ((3, 1), 4, False, (3, 1)),
+    ],
+)
+def test_candidates(layers: object, depth: int, tied: bool, expected: tuple[int, ...]) -> None:
+    assert candidate_layers(layers, depth, tied) == expected  # type: ignore[arg-type]
+
+
+def test_tied_embeddings_are_noticed() -> None:
+    untied, method = tiny.model("qwen2_5_vl"), seewhen.method("dola")
+    assert method.candidates(seewhen.Backbone.of(untied)) == (0,)
+    embedding = untied.get_input_embeddings().weight
+    head = untied.get_output_embeddings()
+    own = head.weight
+    head.weight = embedding
+    try:
+        assert method.candidates(seewhen.Backbone.of(untied)) == (2,)
+    finally:
+        head.weight = own
+
+
+def test_one_candidate_is_a_plain_difference() -> None:
+    """Static DoLa by hand: log-probabilities minus the projected hidden state, without the final norm."""
+    model, inputs = tiny.model("llava"), tiny.inputs("llava")
+    run = seewhen.replay(model, inputs, modes.tokens()[0], seewhen.method("dola", layers=(3,), relative_top=0))
+    with torch.no_grad():
+        output = model(**inputs, output_hidden_states=True)
+    early = model.lm_head(output.hidden_states[3][0, -1]).log_softmax(-1)
+    modes.close(run.scores[0], output.logits[0, -1].log_softmax(-1) - early, 1e-4)
+
+
+def test_one_layer_per_batch_is_the_port() -> None:
+    model, inputs, continuation = tiny.model("llava"), tiny.inputs("llava", rows=3), modes.tokens(rows=3)
+    each = seewhen.replay(model, inputs, continuation, seewhen.method("dola", layers=(0, 1, 2, 3)))
+    shared = seewhen.replay(
+        model, inputs, continuation, seewhen.method("dola", layers=(0, 1, 2, 3), layer_per="batch")
+    )
+    assert (each.trace.early_layer != each.trace.early_layer[:, :1]).any()
+    assert (shared.trace.early_layer == shared.trace.early_layer[:, :1]).all()
+    expected = each.trace.divergence.mean(dim=1).argmax(dim=-1)
+    assert shared.trace.early_layer[:, 0].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("family", [*modes.FAMILIES, "qwen3_5", "gemma3"])
+def test_families(family: str) -> None:
+    modes.changes_something(family, seewhen.method("dola"))
+    modes.batch_equals_singles(family, seewhen.method("dola"))
+
+
+def test_modes() -> None:
+    method = seewhen.method("dola", layers=[0, 1, 2])
+    modes.same_without_cache("llava", method)
+    modes.static_equals_dynamic("llava", method)
+    modes.beams_carry_their_state("llava", method)
+
+
+def test_other_divergence_can_choose_other_layers() -> None:
+    model, inputs, continuation = tiny.model("llava"), tiny.inputs("llava"), modes.tokens(steps=12)[0]
+    code, true = (
+        seewhen.replay(
+            model, inputs, continuation, seewhen.method("dola", layers=(0, 1, 2, 3), reference_parity=on)
+        )
+        for on in (True, False)
+    )
+    assert not torch.equal(code.trace.divergence, true.trace.divergence)
+    assert (true.trace.divergence <= 0.6932).all()  # ln 2
+
+
+def test_json_and_errors() -> None:
+    method = seewhen.method("dola", layers=[1, 3])
+    again = seewhen.method_from_json(method.to_json())
+    assert again == method and again.fingerprint == method.fingerprint
+    for bad in ({"layers": "middle"}, {"layers": ()}, {"layers": (1, 1)}, {"relative_top": 2}, {"layer_per": "x"}):
+        with pytest.raises(InvalidMethod):
+            seewhen.method("dola", **bad)
+    with (
+        pytest.raises(InvalidMethod, match="4 layers"),
+        seewhen.attach(tiny.model("llava"), method.replace(layers=(4,))),
+    ):
+        pass
