@@ -1,0 +1,114 @@
+"""The core's identities on a GPU, in bfloat16 and through CUDA graphs. Skipped where there is no CUDA device.
+
+Also runs without pytest: `python tests/test_gpu.py` on a machine that has no test tools.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import tiny
+
+import seewhen
+
+try:
+    import pytest
+
+    pytestmark = [
+        pytest.mark.gpu,
+        pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    ]
+except ImportError:
+    pass
+
+FAMILIES = ("llava", "qwen2_5_vl", "qwen3_vl", "internvl", "gemma3")
+
+
+def on_gpu(family, dtype, rows=1):
+    model = copy.deepcopy(tiny.model(family)).to("cuda", dtype)
+    inputs = tiny.inputs(family, rows=rows, text_lengths=tuple(range(4, 4 + rows)))
+    moved = {}
+    for name, value in inputs.items():
+        value = value.to("cuda")
+        moved[name] = value.to(dtype) if value.is_floating_point() else value
+    return model, moved
+
+
+def generate(model, inputs, **options):
+    options = {"max_new_tokens": 6, "do_sample": False, **options}
+    return model.generate(**inputs, return_dict_in_generate=True, output_logits=True, **options)
+
+
+def same(a, b):
+    return torch.equal(a.sequences, b.sequences) and all(
+        torch.equal(x, y) for x, y in zip(a.logits, b.logits, strict=True)
+    )
+
+
+def test_closed_gate_and_zero_tilt_are_stock_bit_for_bit():
+    for family in FAMILIES:
+        for dtype in (torch.bfloat16, torch.float32):
+            model, inputs = on_gpu(family, dtype, rows=2)
+            stock = generate(model, inputs)
+            for changes in ({"threshold": 1e9}, {"threshold": -1.0, "strength": 0.0}):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    with seewhen.attach(model, seewhen.method("cai", **changes)):
+                        assert same(generate(model, inputs), stock), (family, dtype, changes)
+
+
+def test_cpu_and_gpu_agree():
+    method = seewhen.method("cai", threshold=-1.0, contrast=3.0)
+    for family in FAMILIES:
+        tokens = torch.tensor([5, 9, 33, 71])
+        model, inputs = on_gpu(family, torch.float32)
+        here = seewhen.replay(tiny.model(family), tiny.inputs(family, text_lengths=(4,)), tokens, method)
+        there = seewhen.replay(model, inputs, tokens, method)
+        torch.testing.assert_close(here.logits, there.logits, atol=2e-3, rtol=0)
+        torch.testing.assert_close(here.relevance, there.relevance, atol=2e-3, rtol=0)
+
+
+def test_bfloat16_follows_float32():
+    method = seewhen.method("cai", threshold=-1.0, contrast=3.0)
+    tokens = torch.tensor([5, 9, 33, 71])
+    model, inputs = on_gpu("llava", torch.float32)
+    exact = seewhen.replay(model, inputs, tokens, method).logits
+    model, inputs = on_gpu("llava", torch.bfloat16)
+    rounded = seewhen.replay(model, inputs, tokens, method).logits
+    assert (exact - rounded).abs().mean() < 0.02 * exact.abs().mean()
+
+
+def test_static_cache_with_cuda_graphs_equals_eager():
+    for family in FAMILIES:
+        for options in ({"threshold": -1.0, "contrast": 3.0}, {}):
+            method = seewhen.method("cai", **options)
+            model, inputs = on_gpu(family, torch.float32, rows=2)
+            with seewhen.attach(model, method) as handle:
+                eager, gates = generate(model, inputs), handle.trace.gate
+            torch._dynamo.reset()
+            with seewhen.attach(model, method) as handle:  # transformers compiles with reduce-overhead
+                static = generate(model, inputs, cache_implementation="static")
+                assert torch.equal(handle.trace.gate, gates), (family, options)
+            assert torch.equal(eager.sequences, static.sequences), (family, options)
+            for a, b in zip(eager.logits, static.logits, strict=True):
+                torch.testing.assert_close(a, b, atol=5e-3, rtol=0)
+
+
+if __name__ == "__main__":
+    failures = 0
+    for name, check in sorted(globals().items()):
+        if name.startswith("test_"):
+            try:
+                check()
+                print("passed", name, flush=True)
+            except Exception as error:
+                failures += 1
+                print("FAILED", name, type(error).__name__, str(error)[:2000], flush=True)
+    sys.exit(bool(failures))
