@@ -34,11 +34,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("vti")
 
 
-def fitted(family: str, folder: Path, **parameters: Any) -> seewhen.Method:
+def fitted(family: str, folder: Path, layers: int | None = None, **parameters: Any) -> seewhen.Method:
     """VTI with directions fitted on a few random prompts of the tiny model."""
-    path = folder / f"{family}.safetensors"
+    path = folder / f"{family}{layers or ''}.safetensors"
     if not path.exists():
-        backbone, generator = Backbone.of(tiny.model(family)), torch.Generator().manual_seed(0)
+        overrides = {} if layers is None else {"num_hidden_layers": layers}
+        backbone, generator = Backbone.of(tiny.model(family, **overrides)), torch.Generator().manual_seed(0)
         seen, said = [], []
         for seed in range(3):
             inputs = tiny.inputs(family, seed=seed)
@@ -102,9 +103,8 @@ def test_modes(family: str, folder: Path) -> None:
 
 
 def test_beams_and_static_cache(folder: Path) -> None:
-    method = fitted("llava", folder)
-    modes.beams_carry_their_state("llava", method)
-    modes.static_equals_dynamic("llava", method)
+    modes.beams_carry_their_state("llava", fitted("llava", folder))
+    modes.static_equals_dynamic("llava", fitted("llava", folder, layers=3))
 
 
 def test_branch_rows_are_not_steered(folder: Path) -> None:
