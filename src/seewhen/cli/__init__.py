@@ -20,6 +20,7 @@ COMMANDS = (
     "ask",
     "compare",
     "demo",
+    "scenes",
     "methods",
     "doctor",
     "score",

@@ -1,0 +1,104 @@
+"""`seewhen scenes`: labelled pictures of the packaged model's world."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from seewhen.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from seewhen.scenes.sampling import Scene
+    from seewhen.scenes.world import Split
+
+EPILOG = """Examples:
+
+seewhen scenes render --n 16 --seed 3 --out pictures
+
+seewhen scenes render --n 500 --split shifted --questions --out shifted
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    scenes = typer.Typer(help="Labelled pictures of the packaged model's world.", no_args_is_help=True)
+
+    @scenes.callback()
+    def _keep_subcommand() -> None:
+        """Typer would fold a single command into its parent."""
+
+    scenes.command(epilog=EPILOG)(render)
+    app.add_typer(scenes, name="scenes")
+
+
+def render(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the pictures and scenes.json.")],
+    n: Annotated[int, typer.Option("--n", min=1, help="How many scenes.")] = 16,
+    seed: Annotated[int, typer.Option("--seed", help="Another seed, other scenes.")] = 0,
+    split: Annotated[str, typer.Option("--split", help="train, val, test or shifted.")] = "test",
+    artwork: Annotated[
+        str | None, typer.Option("--artwork", help="noto, fluent or twemoji (never seen in training).")
+    ] = None,
+    questions: Annotated[
+        bool, typer.Option("--questions", help="Also write POPE and MME questions and CHAIR's truth.")
+    ] = False,
+) -> None:
+    """Draws scenes: a PNG each, and scenes.json with every object's name, box, colour and how much is covered.
+
+    The same options give the same bytes, on every machine.
+    """
+    from rich.console import Console
+    from rich.progress import track
+
+    from seewhen import scenes
+
+    chosen = scenes.dataset(cast("Split", split), n, seed=seed, artwork=artwork)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for scene in track(chosen, "drawing", console=Console(stderr=True), transient=True):
+            _atomically(out / scene.image, partial(scenes.render(scene).save, format="PNG"))
+        _write_json(out / "scenes.json", [scenes.truth(scene) for scene in chosen])
+        if questions:
+            _questions(out, chosen)
+    except OSError as error:
+        raise InvalidInput(f"Cannot write to {out}: {error.strerror}.", "Choose another --out.") from error
+    typer.echo(f"{n} scenes in {out}, ground truth in {out / 'scenes.json'}")
+
+
+def _questions(out: Path, chosen: list[Scene]) -> None:
+    from seewhen.scenes import chair, mme, pope
+    from seewhen.scenes.questions import KINDS, SUBTASKS
+
+    for kind in KINDS:
+        lines = "".join(json.dumps(record) + "\n" for record in pope(chosen, kind))
+        _write_text(out / f"pope_{kind}.jsonl", lines)
+    for subtask in SUBTASKS:
+        records = mme(chosen, subtask)
+        rows = "".join(f"{r['image']}\t{r['question']}\t{r['answer']}\n" for r in records)
+        _write_text(out / f"mme_{subtask}.txt", rows)
+    _write_json(out / "chair.json", chair(chosen))
+
+
+def _write_json(path: Path, content: Any) -> None:
+    _write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def _write_text(path: Path, text: str) -> None:
+    _atomically(path, lambda file: file.write(text.encode()))
+
+
+def _atomically(path: Path, write: Callable[[Any], Any]) -> None:
+    """A reader sees the whole file or none."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            write(file)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
