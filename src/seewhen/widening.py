@@ -102,5 +102,5 @@ def widened_decode_mask(mask: Any, sequence: Sequence, past: int | Tensor) -> Te
         columns = past + 1
     else:  # a static cache: causality hides the empty columns
         masks = mask.values() if isinstance(mask, dict) else [mask]
-        columns = max(part.shape[-1] for part in masks)
+        columns = max(part.shape[-1] for part in masks if part is not None)
     return pad(~sequence.hidden, (0, columns - sequence.hidden.shape[1]), value=True)

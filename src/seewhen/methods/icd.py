@@ -59,7 +59,7 @@ class InsertedSentence(Branch):
         return BranchRows(
             embeds=torch.where(inserted[..., None], words, embeds),
             padding=(prefill.padding.gather(1, order) & ~inserted) | nowhere,
-            position_ids=_positions(prefill, order, inserted, column - start, start, extra),
+            position_ids=_positions(prefill.position_ids, start, extra),
             order=order,
             extras=extras,
         )
@@ -80,20 +80,14 @@ class InsertedSentence(Branch):
         return start
 
 
-def _positions(
-    prefill: Prefill, order: Tensor, inserted: Tensor, word: Tensor, start: Tensor, extra: int
-) -> Tensor:
-    """Position ids, of one or several axes: the sentence counts on from the image, the rest after it."""
-    own = prefill.position_ids
-    shape = (*own.shape[:-1], order.shape[1])
-    moved = own.gather(-1, order.expand(shape))
-    before = torch.arange(own.shape[-1], device=own.device) < start
-    largest = own.masked_fill(~before, -1)
-    largest = largest.amax(dim=-1, keepdim=True)
-    if largest.dim() == 3:  # text has one position for all axes: one more than any axis had
-        largest = largest.amax(dim=0)
-    later = moved + extra * (word >= extra).to(moved.dtype)
-    return torch.where(inserted.expand(shape), (largest + 1 + word).expand(shape).to(own.dtype), later)
+def _positions(own: Tensor, start: Tensor, extra: int) -> Tensor:
+    """Position ids, of one or several axes: the sentence takes the places of what came after the image."""
+    # One place more than the prompt has, for a sentence at its very end.
+    own = torch.cat([own, own[..., -1:] + 1], dim=-1)
+    column = torch.arange(own.shape[-1] - 1 + extra, device=own.device)
+    word = (column - start).clamp(min=0, max=extra)  # how many words of the sentence lie before
+    before = (column - word).expand(*own.shape[:-1], -1)
+    return own.gather(-1, before) + word.to(own.dtype)
 
 
 @dataclass(frozen=True)

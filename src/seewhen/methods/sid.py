@@ -161,7 +161,7 @@ class SID(Method):
         if others:
             raise UnsupportedModel(
                 f"sid hides image tokens in all layers from {self.layer} on, but layers {others} of this model "
-                "have no full softmax attention: there is no column to hide.",
+                "are linear or sliding-window attention: they have no column of the whole prompt to hide.",
                 "Use a model with softmax attention in all layers, or another contrast such as vcd.",
             )
         return Parts((HideMostAttended(self.layer, self.keep),), (SamePrompt(),), self._rule)

@@ -53,16 +53,25 @@ class NoisedImage(AlteredImage):
         return (picture * pixels.float() + noise * eps.to(pixels.device)).to(pixels.dtype)
 
     def _draw(self, pixels: Tensor, inputs: dict[str, Any]) -> Tensor:
-        # Drawn on the CPU: a GPU's generator gives other numbers on other cards.
         seed = self.seed if self.seed is not None else int(torch.randint(_LARGEST_SEED, ()))
         images = pixels.split(_patches(pixels, inputs)) if pixels.dim() == 2 else pixels.split(1)
-        drawn = []
-        for image in images:
-            content = image[image != 0].float().cpu().contiguous()  # padding to the batch's size is zeros
-            name = zlib.crc32(content.numpy().tobytes())
-            generator = torch.Generator().manual_seed((seed * 0x9E3779B1 + name) % _LARGEST_SEED)
-            drawn.append(torch.randn(image.shape, generator=generator))
-        return torch.cat(drawn)
+        return torch.cat([_noise_for(image.float().cpu(), seed) for image in images])
+
+
+def _noise_for(image: Tensor, seed: int) -> Tensor:
+    """Normal noise that depends on `seed` and the image, and not on how the batch padded it.
+
+    Images and tiles are padded with zeros at the end of each dimension; padding gets no noise (some
+    models tell real tiles by it). Drawn on the CPU: a GPU's generator gives other numbers on other cards.
+    """
+    real = tuple(slice(0, int(part.max()) + 1) for part in image.nonzero().unbind(1) if len(part))
+    content = image[real].contiguous()
+    name = zlib.crc32(content.numpy().tobytes())
+    generator = torch.Generator().manual_seed((seed * 0x9E3779B1 + name) % _LARGEST_SEED)
+    noise = torch.zeros_like(image)
+    if real:
+        noise[real] = torch.randn(content.shape, generator=generator)
+    return noise
 
 
 def _patches(pixels: Tensor, inputs: dict[str, Any]) -> list[int]:
