@@ -14,9 +14,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import tiny
-
 import seewhen
+import tiny
 
 try:
     import pytest
