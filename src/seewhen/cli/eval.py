@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from seewhen.errors import InvalidInput, InvalidMethod, UnsupportedMode, UnsupportedModel
+
 if TYPE_CHECKING:
     from seewhen.methods.base import Method
+    from seewhen.runs.evaluate import Ask, Machine
 
 # Options that `eval` and `sweep` share.
 Bench = Annotated[str, typer.Argument(metavar="BENCH", help="pope, chair, mme or amber.")]
@@ -44,9 +48,11 @@ def register(app: typer.Typer) -> None:
 
 
 def eval_command(
-    bench: Bench,
+    bench: Annotated[str, typer.Argument(metavar="BENCH", help="pope, chair, mme, amber; several by comma.")],
     model: Model = "packaged",
-    method: Annotated[str, typer.Option(help="A method, with preset if wanted: cai:paper, cai+vcd.")] = "cai",
+    method: Annotated[
+        str, typer.Option(help="A method, with preset if wanted (cai:paper, cai+vcd); several by comma; all.")
+    ] = "cai",
     parameters: Set = None,
     data: Data = "scenes",
     images: Images = None,
@@ -59,6 +65,7 @@ def eval_command(
     limit: Limit = None,
     batch: Batch = 24,
     seeds: Seeds = None,
+    greedy: Annotated[bool, typer.Option("--greedy", help="With --seeds: greedy as well.")] = False,
     temperature: Temperature = 1.0,
     max_new_tokens: MaxNewTokens = None,
     revision: Revision = None,
@@ -80,14 +87,15 @@ def eval_command(
 
     seewhen eval chair --method cai:paper --seeds 5 --out runs
 
+    seewhen eval pope,chair,mme --method all --split test,shifted --greedy --seeds 5
+
     seewhen eval pope --data ~/pope --images ~/coco/val2014 --split coco --model llava-hf/llava-1.5-7b-hf
 
     seewhen eval mme --engine ray --ray-address auto
     """
-    from seewhen.runs.controls import label, with_controls
-    from seewhen.runs.evaluate import Ask, Machine, evaluate, light_backbone, model_facts
+    from seewhen.runs.evaluate import Ask, Machine
 
-    ask = Ask(
+    common = Ask(
         bench,
         data=data,
         split=split,
@@ -108,43 +116,95 @@ def eval_command(
         batch=batch,
     )
     machine = Machine(engine, device.split(",") if device else (), workers, ray_address)
-    chosen = make_method(method, parameters)
+    methods = make_methods(method, parameters)
+    asks = _asks(common, greedy)
+    if run and (len(asks) > 1 or len(methods) > 1):
+        raise InvalidInput("--run names one directory for one run.", "Use --out for several.")
+    for ask in asks:
+        found = _evaluate(ask, methods, machine, controls and not run, out, run, retry_failed)
+        if as_json:
+            typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
+        else:
+            _show(ask, found)
+    if not as_json:
+        typer.echo(f"Compare: seewhen report {run or out} --out report")
+
+
+def _asks(common: Ask, greedy: bool) -> list[Ask]:
+    """One for each benchmark, part and way of decoding."""
+    # The packaged scenes have parts of their own; those of published files belong to one benchmark.
+    parts = (common.split or "test").split(",") if common.data == "scenes" else [common.split]
+    modes = [None, common.seeds] if greedy and common.seeds else [common.seeds]
+    return [
+        replace(common, benchmark=bench.strip(), split=part, seeds=seeds)
+        for bench in common.benchmark.split(",")
+        for part in parts
+        for seeds in modes
+    ]
+
+
+def _evaluate(
+    ask: Ask,
+    methods: list[Method],
+    machine: Machine,
+    controls: bool,
+    out: Path,
+    run: Path | None,
+    retry_failed: bool,
+) -> list[dict[str, Any]]:
+    from seewhen.runs.controls import label, with_controls
+    from seewhen.runs.evaluate import check_method, evaluate, light_backbone, model_facts
+
     prepared = (ask.load(), model_facts(ask, machine.device))
-    methods = [chosen] if run or not controls else with_controls(chosen, light_backbone(ask))
+    backbone = light_backbone(ask)
+    wanted: dict[str, Method] = {}
+    for method in methods:
+        try:
+            check_method(ask, method, backbone)
+        except (InvalidMethod, UnsupportedMode, UnsupportedModel) as error:
+            if len(methods) == 1:
+                raise
+            typer.echo(f"{label(method)} is left out: {error}", err=True)
+            continue
+        for each in with_controls(method, backbone) if controls else [method]:
+            wanted[each.fingerprint] = each
     found: list[dict[str, Any]] = []
-    for each in methods:
+    for each in wanted.values():
         path, result = evaluate(
             ask, each, out, machine, directory=run, retry_failed=retry_failed, prepared=prepared
         )
         found.append({"method": label(each), "run": str(path), "result": result})
-    if as_json:
-        typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
-    else:
-        _show(found)
+    return found
 
 
-def make_method(name: str, parameters: list[str] | None) -> Method:
-    """The method with parameters given as name=value."""
-    from seewhen.methods import method
+def make_methods(names: str, parameters: list[str] | None) -> list[Method]:
+    """The methods named, with parameters given as name=value."""
+    from seewhen.methods import method, method_names
     from seewhen.runs.sweep import SYMBOLS, parse_value
 
     values = {}
     for text in parameters or []:
         field, _, value = text.partition("=")
         values[SYMBOLS.get(field.strip(), field.strip())] = parse_value(value)
-    made = method(name)
-    return made.replace(**values) if values else made
+    chosen = method_names() if names == "all" else tuple(name.strip() for name in names.split(","))
+    if values and len(chosen) > 1:
+        raise InvalidInput("--set belongs to one method, but several are named.", "Run them one by one.")
+    made = [method(name) for name in chosen]
+    return [made[0].replace(**values)] if values else made
 
 
-def _show(found: list[dict[str, Any]]) -> None:
+def _show(ask: Ask, found: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     from seewhen.runs import words
 
+    if not found:
+        return
     metrics = found[0]["result"]["metrics"]
     names = [name for name in metrics if "/" not in name][:6] or list(metrics)[:6]
-    table = Table("method", *names)
+    decoding = f"{ask.seeds} seeds" if ask.sampled else "greedy"
+    table = Table("method", *names, title=f"{ask.benchmark} {ask.split or ''} {decoding}")
     for entry in found:
         shown = [words.measured(entry["result"]["metrics"][name]) for name in names]
         table.add_row(words.title(entry["method"]), *shown)
@@ -154,5 +214,3 @@ def _show(found: list[dict[str, Any]]) -> None:
     if failures:
         first = next(e["result"]["first_failure"] for e in found if e["result"]["first_failure"])
         console.print(f"{failures} samples have no answer, the first because: {first}", markup=False)
-    folder = Path(found[0]["run"]).parent if len(found) > 1 else found[0]["run"]
-    console.print(f"Runs: {folder}   Compare: seewhen report {folder} --out report", markup=False)

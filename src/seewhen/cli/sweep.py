@@ -82,7 +82,7 @@ def sweep_command(
     machine = Machine(engine, device.split(",") if device else (), workers, ray_address)
     found = sweep(
         ask,
-        options.make_method(method, parameters),
+        options.make_methods(method, parameters)[0],
         parse_grid(grid),
         out,
         machine,

@@ -90,7 +90,9 @@ class ModelAnswerer:
             except InvalidInput as error:
                 broken[source] = str(error)
         good = [task for task in tasks if task.source in pictures]
-        together = [good] if self._method.batches else [[task] for task in good]
+        # A method that samples by itself draws from the common stream: alone, a sample has it to itself.
+        alone = self._method.samples_only or not self._method.batches
+        together = [[task] for task in good] if alone else [good]
         answered = iter([a for part in together if part for a in self._generate(part, pictures, seed)])
         return [
             Answer("", error=broken[task.source]) if task.source in broken else next(answered) for task in tasks

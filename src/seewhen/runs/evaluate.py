@@ -15,7 +15,7 @@ from seewhen.bench.base import Benchmark, Sample
 from seewhen.bench.data import content_checksum, find_image
 from seewhen.bench.registry import SCENES
 from seewhen.bench.registry import load as load_benchmark
-from seewhen.errors import InvalidInput
+from seewhen.errors import InvalidInput, UnsupportedMode
 from seewhen.runs.engine import InProcess, Plan, Pool, Processes, run
 from seewhen.runs.pictures import scene_source
 from seewhen.runs.scoring import result_of, score_records, write_counts
@@ -325,6 +325,17 @@ def evaluate(
             store.forget_failures()
         title = f"{benchmark.name} {config['method']['label']} {config['decoding']['mode']}"
         return path, run(store, Plan(tasks, seeds, ask.batch), pool, result, title)
+
+
+def check_method(ask: Ask, method: Method, backbone: Any) -> None:
+    """Raises where the method cannot run like this, before a directory is made for it."""
+    from seewhen.intervene import Session
+
+    if method.samples_only and not ask.sampled:
+        raise UnsupportedMode(f"{method.name} only samples.", "Give it --seeds.")
+    if method.beams_only and ask.sampled:
+        raise UnsupportedMode(f"{method.name} is a beam search and does not sample.", "Leave --seeds out.")
+    Session(backbone, method)
 
 
 def light_backbone(ask: Ask) -> Any:
