@@ -124,7 +124,13 @@ def _finetunes(job: Run, executor: Any, seen: Any) -> dict[str, Any]:
 
     def watch(variant: FineTune) -> Callable[[int], None]:
         wanted = {*variant.measure_at, variant.steps}
-        return lambda step: keep(variant.name, step) if step in wanted else None
+
+        def at(step: int) -> None:
+            if step in wanted:
+                with stages.sharpened(job.model, variant.sharpen):
+                    keep(variant.name, step)
+
+        return at
 
     keep("before", 0)
     for variant in job.recipe.finetunes:

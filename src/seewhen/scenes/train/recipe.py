@@ -42,6 +42,7 @@ class FineTune:
     doubt   share of the yes-questions that ask for such a thing
     hard    share of the no-questions that ask for popular or co-occurring things
     slip    share of answers that are simply wrong
+    sharpen the output layer is multiplied by this in the end: a temperature that stays in the checkpoint
     """
 
     name: str
@@ -52,6 +53,7 @@ class FineTune:
     doubt: float
     hard: float = 0.4
     slip: float = 0.0
+    sharpen: float = 1.0
     measure_at: tuple[int, ...] = ()
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -287,6 +288,18 @@ def train_projector(
     model.model.multi_modal_projector.requires_grad_(True)
     Trainer((model.model.multi_modal_projector,), stage, device).run(loss_of, len(rows), log)
     model.requires_grad_(True)
+
+
+@contextmanager
+def sharpened(model: Any, factor: float) -> Iterator[None]:
+    """The model with its output layer multiplied by `factor`."""
+    weight = model.lm_head.weight.data
+    before = weight.clone()
+    weight.mul_(factor)
+    try:
+        yield
+    finally:
+        weight.copy_(before)
 
 
 def finetune(
