@@ -26,6 +26,9 @@ from seewhen.methods.base import Logits, Method, Parts
 
 STEPS = 4
 NEVER_A_TOKEN = 10**6
+# Plain models that are right with a cache only: InstructBLIP hands embeddings to its language model, and
+# PaliGemma (before transformers 5.22) takes generated tokens for a part of its two-way prefix.
+NEEDS_CACHE = ("instructblip", "paligemma")
 
 
 def generate(model: Any, inputs: dict[str, Any], **options: Any) -> Any:
@@ -122,6 +125,10 @@ def check_batch(family: str, method: Method) -> None:
 def check_beams(family: str, method: Method) -> None:
     """Each beam carries its own state: the best sequence, fed by itself, has the score the search gave it."""
     model = tiny.model(family)
+    plain = torch.log_softmax(generate(model, tiny.inputs(family), max_new_tokens=1).logits[0], dim=-1)
+    beams = generate(model, tiny.inputs(family), max_new_tokens=1, num_beams=2, output_scores=True)
+    if abs(float(beams.sequences_scores[0] - plain.max())) > 1e-4:
+        pytest.skip("this version of transformers mixes the tiles of an image when it makes rows for beams")
     with seewhen.attach(model, method):
         output = generate(model, tiny.inputs(family, rows=2), num_beams=3, output_scores=True)
     for row in range(2):

@@ -80,7 +80,7 @@ class Trace:
             num_layers=sequence.backbone.num_layers,
             softmax_layers=sequence.backbone.softmax_layers,
             tilted_layers=_tilted_layers(sequence),
-            prompt_length=sequence.prompt_length,
+            prompt_length=sequence.prompt_length - sequence.widened,
             lengths=tuple(_length(row, eos) for row in tokens.tolist()),
             tokens=tokens.T.cpu().contiguous(),
             tensors=tensors,

@@ -11,6 +11,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, StaticCache
 import seewhen
 import tiny
 from promises import (
+    NEEDS_CACHE,
     STEPS,
     branch_logits,
     check_acts,
@@ -61,8 +62,7 @@ def test_the_second_row_is_the_plain_model_on_the_longer_prompt(family: str) -> 
     close(static, ours)
     for row in range(2):
         prompt = inserted(family, tiny.inputs(family, rows=2, only=row))
-        # InstructBLIP hands embeddings to its language model, which cannot run without a cache.
-        plain = stock_logits(model, prompt, tokens[row : row + 1], use_cache=family == "instructblip")
+        plain = stock_logits(model, prompt, tokens[row : row + 1], use_cache=family in NEEDS_CACHE)
         close(ours[row], plain[0])
 
 
@@ -83,8 +83,12 @@ def test_strength_zero_is_stock(family: str) -> None:
 def test_every_mode(family: str) -> None:
     check_acts(family, DISTURBED.replace(plausibility=None))
     check_batch(family, DISTURBED)
-    check_beams(family, DISTURBED)
     check_static_cache(family, DISTURBED)
+
+
+@families
+def test_beams(family: str) -> None:
+    check_beams(family, DISTURBED)
 
 
 def test_compiles() -> None:
@@ -107,10 +111,11 @@ def test_logits_processors_see_the_prompt_as_it_was() -> None:
             seen.append(input_ids)
             return scores
 
-    with seewhen.attach(model, DISTURBED):
+    with seewhen.attach(model, DISTURBED) as handle:
         output = generate(model, inputs, logits_processor=LogitsProcessorList([Look()]))
         whole = model(**inputs).logits
     assert torch.equal(seen[0], inputs["input_ids"])
+    assert handle.trace.prompt_length == seen[0].shape[1]
     assert torch.equal(output.sequences[:, : seen[0].shape[1]], seen[0])
     assert whole.shape[:2] == inputs["input_ids"].shape
     close(whole[:, :-1], model(**inputs).logits[:, :-1])

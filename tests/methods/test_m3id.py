@@ -115,8 +115,13 @@ def test_every_mode(family: str) -> None:
     check_acts(family, OPEN)
     for method in (OPEN, M3ID(t0=10.0, gate_alpha=0.6, apc_beta=0.1)):
         check_batch(family, method)
-        check_beams(family, method)
     check_static_cache(family, OPEN)
+
+
+@families
+def test_beams(family: str) -> None:
+    check_beams(family, OPEN)
+    check_beams(family, M3ID(t0=10.0, gate_alpha=0.6, apc_beta=0.1))
 
 
 def test_compiles() -> None:

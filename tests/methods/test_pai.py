@@ -75,8 +75,12 @@ def test_contrast_alone_leaves_the_main_row_alone() -> None:
 def test_every_mode(family: str) -> None:
     check_acts(family, UNCUT)
     check_batch(family, PAI())
-    check_beams(family, PAI())
     check_static_cache(family, PAI())
+
+
+@families
+def test_beams(family: str) -> None:
+    check_beams(family, PAI())
 
 
 def test_compiles() -> None:

@@ -78,7 +78,6 @@ def test_strength_zero_is_stock(family: str) -> None:
 def test_every_mode(family: str) -> None:
     check_acts(family, SID(plausibility=None))
     check_batch(family, SID())
-    check_beams(family, SID())
     check_static_cache(family, SID())
 
 
@@ -86,6 +85,11 @@ def test_every_mode(family: str) -> None:
 def test_images_first_prefixes_and_tiles(family: str) -> None:
     """Where the image comes first, a hidden token may have nothing else to see; no NaN comes of it."""
     check_batch(family, SID(keep=1))
+
+
+@families
+def test_beams(family: str) -> None:
+    check_beams(family, SID())
 
 
 def test_compiles() -> None:
