@@ -29,6 +29,7 @@ COMMANDS = (
     "sweep",
     "report",
     "calibrate",
+    "serve",
 )
 
 app = typer.Typer(

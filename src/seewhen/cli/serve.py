@@ -1,0 +1,101 @@
+"""`seewhen serve`: an OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seewhen.cli.options import DTYPES, show_traceback
+from seewhen.errors import InvalidInput, MissingDependency
+
+KEY_VARIABLE = "SEEWHEN_API_KEY"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(serve)
+
+
+def serve(
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model", "-m", help="Hub id or checkpoint directory; may be repeated. Default: packaged."
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on; any but loopback needs a key.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
+    method: Annotated[
+        str, typer.Option("--method", "-M", help="For requests that name none: NAME[:PRESET][:name=value].")
+    ] = "cai",
+    temperature: Annotated[
+        float, typer.Option("--temperature", min=0, max=2, help="For requests that name none; 0 is greedy.")
+    ] = 1.0,
+    api_key_file: Annotated[
+        Path | None, typer.Option("--api-key-file", help=f"File with the API key; or set {KEY_VARIABLE}.")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option("--allow-host", help="A name this server goes by (Host header).")
+    ] = None,
+    allow_image_host: Annotated[
+        list[str] | None, typer.Option("--allow-image-host", help="Fetch images from this host (https).")
+    ] = None,
+    limit: Annotated[
+        list[str] | None, typer.Option("--limit", help="name=value, such as queue=64; docs/server.md lists them.")
+    ] = None,
+    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps.")] = None,
+    dtype: Annotated[str, typer.Option("--dtype", help=f"{', '.join(DTYPES)}.")] = "auto",
+    log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "info",
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error.", callback=show_traceback)
+    ] = False,
+) -> None:
+    """Serve chat completions that the official OpenAI clients understand.
+
+    seewhen serve
+
+    seewhen serve --model llava-hf/llava-1.5-7b-hf --method cai:adaptive --port 8080
+
+    SEEWHEN_API_KEY=... seewhen serve --host 0.0.0.0 --allow-host gpu1.example.org --limit queue=64
+    """
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise MissingDependency(error.name or "fastapi", "serve") from None
+    import logging
+
+    from seewhen.cli.asking import open_model
+    from seewhen.cli.choosing import choose
+    from seewhen.cli.options import ModelFlags
+    from seewhen.server.app import create_app
+    from seewhen.server.engine import Engine
+    from seewhen.server.fetching import Fetcher
+    from seewhen.server.limits import limits_of
+    from seewhen.server.running import serve as run
+    from seewhen.server.settings import Settings, host_names, model_names, read_key
+
+    if log_level not in ("debug", "info", "warning", "error"):
+        raise InvalidInput(f"There is no log level {log_level!r}.", "Use debug, info, warning or error.")
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    limits = limits_of(limit or [])
+    settings = Settings(
+        method=choose(method).method,
+        limits=limits,
+        fetcher=Fetcher.of(allow_image_host or [], limits),
+        host=host,
+        key=read_key(api_key_file, os.environ.get(KEY_VARIABLE)),
+        names=host_names(allow_host or []),
+        temperature=temperature,
+    )
+    names = model_names(model or ["packaged"])
+    engines = {
+        name: Engine(name, open_model(ModelFlags(path, device, dtype)), limits, settings.metrics)
+        for name, path in names.items()
+    }
+    run(create_app(engines, settings), host, port, log_level)

@@ -1,0 +1,144 @@
+"""From the extension field of a request to a method. Clients choose numbers and named options, nothing else.
+
+Free text is refused as a parameter because some of it is a path (`directions`), and token ids because a wrong one
+can bring a GPU down; the operator's default method may have both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+from collections.abc import Mapping
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from seewhen.errors import InvalidMethod
+from seewhen.methods import method as make_method
+from seewhen.methods import method_class, method_names
+from seewhen.methods.base import Combined, Method
+from seewhen.server.failures import ApiError
+from seewhen.server.schema import Seewhen
+
+_LARGEST = 1000  # of a whole number
+_CEILINGS = {"candidates": 8, "draws": 8, "noise_seed": 2**62 - 1}  # rows or passes per token; seeds
+
+
+def choose(asked: Seewhen | None, default: Method) -> Method:
+    """The method a request asks for; what it leaves open comes from the server's default."""
+    if asked is None:
+        return default
+    try:
+        return _choose(asked, default)
+    except InvalidMethod as error:
+        raise ApiError(400, "invalid_method", error.message, error.hint, param="seewhen") from None
+
+
+def _choose(asked: Seewhen, default: Method) -> Method:
+    if asked.method is None and asked.preset is None:
+        if not asked.parameters:
+            return default
+        return default.replace(**_checked(type(default), asked.parameters))
+    name = asked.method or default.name
+    if "+" in name:
+        if asked.preset or asked.parameters:
+            raise InvalidMethod("Parameters of a combination are ambiguous.", "Leave them out.")
+        return make_method(name)
+    cls = method_class(name.split(":")[0])
+    return make_method(name, asked.preset, **_checked(cls, asked.parameters))
+
+
+def _checked(cls: type[Method], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters with values of the right kind and size; a name the method does not have passes through."""
+    kinds = get_type_hints(cls)
+    fields = {field.name for field in dataclasses.fields(cls)}
+    return {name: _value(name, value, kinds[name]) if name in fields else value for name, value in given.items()}
+
+
+def _value(name: str, value: Any, kind: Any) -> Any:
+    options = _options(kind)
+    if not all(_settable(option) for option in options):
+        raise InvalidMethod(f"{name} cannot be set by a request.", "It is for the server's default method.")
+    if value is None and name.endswith("seed"):
+        raise InvalidMethod(f"{name} needs a number.", "Without one, answers would not repeat.")
+    for option in options:
+        if get_origin(option) is Literal and isinstance(value, str) and value in get_args(option):
+            return value
+        if option is type(None) and value is None:
+            return None
+        if option is bool and isinstance(value, bool):
+            return value
+        if isinstance(value, bool):
+            continue
+        if option is int and isinstance(value, int) and abs(value) <= _CEILINGS.get(name, _LARGEST):
+            return value
+        if option is float and isinstance(value, int | float) and math.isfinite(value) and abs(value) <= 1e9:
+            return float(value)
+    wanted = " or ".join(_called(option, name) for option in options)
+    raise InvalidMethod(f"{name} has a value that it cannot take.", f"It takes {wanted}.")
+
+
+def _options(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+
+
+def _settable(option: Any) -> bool:
+    return option in (int, float, bool, type(None)) or get_origin(option) is Literal
+
+
+def _called(option: Any, name: str) -> str:
+    if get_origin(option) is Literal:
+        return " or ".join(map(str, get_args(option)))
+    if option is int:
+        return f"a whole number up to {_CEILINGS.get(name, _LARGEST)}"
+    return {float: "a number", bool: "true or false", type(None): "null"}.get(option, "nothing else")
+
+
+def public(method: Method) -> dict[str, Any]:
+    """The method's description without what only the operator may see (paths, sentences)."""
+    if isinstance(method, Combined):
+        parts = {"attention": public(method.attention), "contrast": public(method.contrast)}
+        return {"method": method.name, "parameters": parts}
+    kinds = get_type_hints(type(method))
+    open_ones = {
+        name: value
+        for name, value in method.parameters().items()
+        if name in kinds and all(_settable(option) for option in _options(kinds[name]))
+    }
+    return {"method": method.name, "parameters": open_ones}
+
+
+def catalogue() -> list[dict[str, Any]]:
+    """Every method with its presets and the parameters a request may set, for /v1/methods."""
+    found = []
+    for name in method_names():
+        cls = method_class(name)
+        kinds = get_type_hints(cls)
+        parameters = [
+            {"name": field.name, "type": _type_name(kinds[field.name]), "default": _default(field)}
+            for field in dataclasses.fields(cls)
+            if all(_settable(option) for option in _options(kinds[field.name]))
+        ]
+        found.append(
+            {
+                "id": name,
+                "object": "method",
+                "summary": cls.summary,
+                "source": cls.source,
+                "presets": sorted(cls.presets),
+                "parameters": parameters,
+                "decoding": "beams" if cls.beams_only else "sampling" if cls.samples_only else "any",
+            }
+        )
+    return found
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return None if field.default is dataclasses.MISSING else field.default
+
+
+def _type_name(kind: Any) -> list[str]:
+    names = {int: "integer", float: "number", bool: "boolean", type(None): "null"}
+    found: list[str] = []
+    for option in _options(kind):
+        found += list(get_args(option)) if get_origin(option) is Literal else [names[option]]
+    return found

@@ -1,0 +1,273 @@
+"""One batch: prompts in, events out. Every row has its own length, stop strings, seed and end."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+
+from seewhen.answering import model_inputs
+from seewhen.attaching import Handle, attach
+from seewhen.backbone import Backbone
+from seewhen.errors import SeewhenError
+from seewhen.loading import Loaded
+from seewhen.runs.answer import stream_seed
+from seewhen.server import facts
+from seewhen.server.choosing import public
+from seewhen.server.failures import ApiError
+from seewhen.server.jobs import Delta, Done, Failed, Finished, Job, LogProb, Started
+from seewhen.server.limits import Limits
+from seewhen.server.metrics import Metrics
+from seewhen.server.sampling import Choosers, RowChooser
+from seewhen.server.writing import TextWriter
+
+
+class Row:
+    """One answer while it is being decoded."""
+
+    def __init__(self, job: Job, index: int, tokenizer: Any) -> None:
+        self.job, self.index = job, index
+        stream = stream_seed(job.sampling.seed, str(index))
+        self.chooser = RowChooser(job.sampling, stream, None if job.alone else job.runners)
+        self.writer = TextWriter(tokenizer, job.stops)
+        self.limit = job.max_tokens
+        self.tokens: list[int] = []
+        self.log_probs: list[LogProb] = []
+        self.reason: str | None = None
+        self.stopped: str | None = None
+        self._told = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether its last token is there."""
+        return self.reason is not None
+
+    def take(self, token: int, ends: frozenset[int]) -> str:
+        """The next token; returns the text that became certain."""
+        self.tokens.append(token)
+        if token in ends:
+            self.reason = "stop"
+            return self.writer.end()
+        likeliest = self.chooser.likeliest
+        if likeliest is not None:
+            best = tuple((other, likeliest.of(other)) for other in likeliest.ids)
+            self.log_probs.append(LogProb(token, likeliest.of(token), best))
+        text = self.writer.add(token)
+        if self.writer.stopped:
+            self.reason = "stop"
+        elif len(self.tokens) >= self.limit:
+            self.reason = "length"
+        return text + self.writer.end() if self.finished else text
+
+    def give_up(self, why: str) -> str:
+        """No more tokens, for a reason of ours: `time` or `cancelled`."""
+        self.reason, self.stopped = "length", why
+        return self.writer.end()
+
+    def new_log_probs(self) -> tuple[LogProb, ...]:
+        """Those not told yet."""
+        fresh, self._told = tuple(self.log_probs[self._told :]), len(self.log_probs)
+        return fresh
+
+
+class _Steps(StoppingCriteria):
+    """Called after every step: hands out the new tokens and says which rows are finished."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        done = self._run.step(input_ids[:, -1].tolist())
+        return torch.tensor(done, dtype=torch.bool, device=input_ids.device)
+
+
+class _Watch(StoppingCriteria):
+    """For beams, whose rows are not answers yet: only looks whether to go on."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        over = self._job.cancelled or time.monotonic() > self._job.deadline
+        return torch.full((input_ids.shape[0],), over, dtype=torch.bool, device=input_ids.device)
+
+
+class Decoder:
+    """A model with its processor, and what does not change from batch to batch."""
+
+    def __init__(self, loaded: Loaded, limits: Limits, metrics: Metrics) -> None:
+        self.model, self.processor = loaded
+        self.tokenizer = getattr(self.processor, "tokenizer", self.processor)
+        self.backbone = Backbone.of(self.model)
+        self.limits, self.metrics = limits, metrics
+        eos = self.model.generation_config.eos_token_id
+        self.ends = frozenset([eos] if isinstance(eos, int) else eos or ())
+        context = getattr(self.backbone.text_config, "max_position_embeddings", None)
+        self.context = min(context or limits.prompt_tokens, limits.prompt_tokens)
+
+    def run(self, jobs: Sequence[Job]) -> None:
+        """Answer all of `jobs`, which may share a batch; raises what the model raises."""
+        rows = [Row(job, index, self.tokenizer) for job in jobs for index in range(job.n)]
+        inputs = self._inputs(rows)
+        lengths = [int(n) for n in inputs["attention_mask"].sum(dim=1)]
+        too_long = {row.job for row, length in zip(rows, lengths, strict=True) if length >= self.context}
+        if too_long:
+            for job in too_long:
+                job.post(
+                    Failed(self._too_long(max(n for r, n in zip(rows, lengths, strict=True) if r.job is job)))
+                )
+            rest = [job for job in jobs if job not in too_long]
+            return self.run(rest) if rest else None
+        for row, length in zip(rows, lengths, strict=True):
+            row.limit = min(row.limit, self.context - length)
+        with torch.inference_mode(), attach(self.model, jobs[0].method, trace=jobs[0].trace) as handle:
+            Run(self, handle, jobs, rows, lengths).decode(inputs)
+        return None
+
+    def _inputs(self, rows: Sequence[Row]) -> dict[str, Any]:
+        try:
+            return model_inputs(
+                self.model, self.processor, [row.job.images for row in rows], [row.job.prompt for row in rows]
+            )
+        except (ValueError, TypeError, IndexError, KeyError) as error:
+            raise Unprocessable(
+                "The model's processor refused the prompt.", "Check the number and shape of the images."
+            ) from error
+
+    def _too_long(self, length: int) -> ApiError:
+        return ApiError(
+            400,
+            "context_length_exceeded",
+            f"The prompt has {length} tokens with its images.",
+            f"It must have fewer than {self.context}.",
+            param="messages",
+        )
+
+
+class Unprocessable(SeewhenError):
+    """A prompt that the model's processor cannot take."""
+
+
+class Run:
+    """The decoding of one batch."""
+
+    def __init__(
+        self, decoder: Decoder, handle: Handle, jobs: Sequence[Job], rows: Sequence[Row], lengths: Sequence[int]
+    ) -> None:
+        self.decoder, self.handle, self.jobs, self.rows = decoder, handle, jobs, rows
+        self.lengths = dict(zip(rows, lengths, strict=True))
+        self.notes: list[str] = []
+        # The session warns once per cause; here a warning is a note in the answer.
+        handle.session.warn = self.notes.append  # type: ignore[assignment, method-assign]
+
+    def decode(self, inputs: dict[str, Any]) -> None:
+        """Run the model to the end of the last answer."""
+        job = self.jobs[0]
+        options: dict[str, Any] = {
+            "max_new_tokens": max(row.limit for row in self.rows),
+            "repetition_penalty": 1.0,
+            "num_beams": job.num_beams,
+            "do_sample": False,
+            "pad_token_id": self.decoder.tokenizer.pad_token_id,
+        }
+        if job.num_beams > 1:
+            self._decode_beams(inputs, options)
+        else:
+            if job.method.samples_only:
+                torch.manual_seed(stream_seed(job.sampling.seed, ""))
+                options |= {"do_sample": True, "top_k": 0, "top_p": job.sampling.top_p}
+                options["temperature"] = job.sampling.temperature
+            else:
+                options["logits_processor"] = LogitsProcessorList([Choosers(self.rows)])
+            options["stopping_criteria"] = StoppingCriteriaList([_Steps(self)])
+            self.decoder.model.generate(**inputs, **options)
+        for waiting in self.jobs:
+            if waiting.trace:
+                self._finish_job(waiting)
+
+    def _decode_beams(self, inputs: dict[str, Any], options: dict[str, Any]) -> None:
+        """The best beam is known at the end; its tokens are then taken like any others."""
+        row = self.rows[0]
+        options["stopping_criteria"] = StoppingCriteriaList([_Watch(row.job)])
+        output = self.decoder.model.generate(**inputs, **options)
+        prompt = inputs["input_ids"]
+        whole = torch.equal(output[:, : prompt.shape[1]], prompt)
+        for token in output[0, prompt.shape[1] if whole else 0 :].tolist():
+            if not row.finished:
+                self.step([token])
+        if not row.finished:
+            self._end(0, row, row.give_up("time"))
+
+    def step(self, tokens: Sequence[int]) -> list[bool]:
+        """The tokens that all rows got in this step; returns which rows are finished."""
+        now = time.monotonic()
+        active = [place for place, row in enumerate(self.rows) if not row.finished]
+        for place in active:
+            row, token = self.rows[place], tokens[place]
+            self._start(row)
+            text = row.take(token, self.decoder.ends)
+            if not row.finished and row.job.cancelled:
+                text += row.give_up("cancelled")
+            elif not row.finished and now > row.job.deadline:
+                text += row.give_up("time")
+            if row.finished:
+                self._end(place, row, text, token)
+            elif row.job.stream:
+                self._tell(place, row, text, token)
+        return [row.finished for row in self.rows]
+
+    def _start(self, row: Row) -> None:
+        if not row.job.started:
+            row.job.started = True
+            row.job.post(Started(self.lengths[row], len(self.rows)))
+
+    def _tell(self, place: int, row: Row, text: str, token: int | None = None) -> None:
+        live: tuple[dict[str, Any], ...] = ()
+        if row.job.trace and token is not None:
+            word = self.decoder.tokenizer.decode([token])
+            live = (facts.live(self.handle.session.last, place, token, word),)
+        log_probs = row.new_log_probs()
+        if text or log_probs or live:
+            row.job.post(Delta(row.index, text, log_probs, live))
+
+    def _end(self, place: int, row: Row, text: str, token: int | None = None) -> None:
+        self._start(row)
+        if row.job.stream:
+            self._tell(place, row, text, token)
+        if not row.job.trace and all(other.finished for other in self.rows if other.job is row.job):
+            self._finish_job(row.job)
+
+    def _finish_job(self, job: Job) -> None:
+        """Post the answers of a job. A trace waits for the end of the batch, anything else does not."""
+        trace = self._trace() if job.trace else None
+        for place, row in enumerate(self.rows):
+            if row.job is not job:
+                continue
+            fired = facts.fired(self.handle.session.last, place, len(row.tokens)) if not job.alone else None
+            text = row.writer.text
+            told = None
+            if trace is not None:
+                told = facts.full(trace, place, job, text, self.decoder.processor, public(job.method))
+            self.decoder.metrics.answered(job.method.name, len(row.tokens), fired)
+            job.post(
+                Finished(
+                    row.index,
+                    text,
+                    len(row.tokens),
+                    row.reason or "length",
+                    tuple(row.log_probs),
+                    fired,
+                    row.stopped,
+                    told,
+                )
+            )
+        job.post(Done(tuple(dict.fromkeys(self.notes))))
+
+    def _trace(self) -> Any:
+        lengths = tuple(len(row.tokens) for row in self.rows)
+        return dataclasses.replace(self.handle.trace, lengths=lengths).with_texts(self.decoder.tokenizer)

@@ -1,0 +1,207 @@
+"""The engine: one thread that owns one model, a queue before it, and batches of what may run together."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+
+import torch
+
+from seewhen.errors import SeewhenError
+from seewhen.loading import Loaded
+from seewhen.server.decoding import Decoder
+from seewhen.server.failures import ApiError, internal, not_ready, shutting_down
+from seewhen.server.jobs import Failed, Job
+from seewhen.server.limits import Limits
+from seewhen.server.metrics import Metrics
+
+log = logging.getLogger("seewhen.server")
+
+
+class Engine:
+    """Runs jobs on a model. `submit` may be called from any thread; events come from the engine's own."""
+
+    def __init__(self, name: str, loaded: Loaded, limits: Limits, metrics: Metrics) -> None:
+        self.name, self.limits = name, limits
+        self.decoder = Decoder(loaded, limits, metrics)
+        self._metrics = metrics
+        self._queue: deque[Job] = deque()
+        self._running: Sequence[Job] = ()
+        self._ready = threading.Condition()
+        self._closing = False
+        self._dead = False
+        self._rows = limits.batch_rows  # less after the memory did not suffice
+        self._pace = 1.0  # seconds a batch took, smoothed, for Retry-After
+        self._thread = threading.Thread(target=self._main, name=f"seewhen-{name}", daemon=True)
+        metrics.gauge("queue_length", (("model", name),), lambda: self.waiting)
+        metrics.gauge("model_up", (("model", name),), lambda: self.alive)
+
+    def start(self) -> None:
+        """Begin to take jobs."""
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it answers."""
+        return self._thread.is_alive() and not self._dead
+
+    @property
+    def waiting(self) -> int:
+        """Jobs in the queue."""
+        return len(self._queue)
+
+    @property
+    def thread_id(self) -> int | None:
+        """Of the inference thread."""
+        return self._thread.ident
+
+    def check(self, weight: int = 0) -> None:
+        """Raise what `submit` would raise now for a job with images of `weight` bytes."""
+        if self._closing:
+            raise shutting_down()
+        if not self.alive:
+            raise not_ready(self.name)
+        held = sum(job.weight for job in tuple(self._queue))
+        if len(self._queue) >= max(self.limits.queue, 1) or (held and held + weight > self.limits.queue_bytes):
+            batches = math.ceil((len(self._queue) + 1) / self._rows)
+            raise ApiError(
+                429,
+                "queue_full",
+                "The server has as many requests as it can take.",
+                "Try again later.",
+                retry_after=max(1, math.ceil(batches * self._pace)),
+            )
+
+    def submit(self, job: Job) -> None:
+        """Put a job into the queue, or raise `ApiError` (429, 503)."""
+        with self._ready:
+            self.check(job.weight)
+            self._queue.append(job)
+            self._ready.notify()
+
+    def cancel(self, job: Job) -> None:
+        """Nobody waits for this job any more: out of the queue, or stopped at its next token."""
+        job.cancelled = True
+        with self._ready:
+            if job in self._queue:
+                self._queue.remove(job)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Finish what was accepted, then end."""
+        with self._ready:
+            self._closing = True
+            self._ready.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    # -- the inference thread ----------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        try:
+            while jobs := self._next():
+                started = time.monotonic()
+                self._running = jobs
+                self._answer(jobs)
+                self._running = ()
+                self._pace += 0.2 * (time.monotonic() - started - self._pace)
+        except BaseException:
+            log.exception("the inference thread of %s died", self.name)
+        finally:
+            with self._ready:
+                self._dead = True
+                left, self._queue = [*self._running, *self._queue], deque()
+            for job in left:
+                job.post(Failed(not_ready(self.name)))
+
+    def _next(self) -> list[Job]:
+        """The next batch; empty when there is nothing left to do for ever."""
+        with self._ready:
+            while True:
+                while not self._queue:
+                    if self._closing:
+                        return []
+                    self._ready.wait()
+                if len(self._queue) == 1 and not self._closing:  # wait a moment for company
+                    until = time.monotonic() + self.limits.batch_wait_ms / 1000
+                    while 0 < self._rows_of(self._queue) < self._rows and (left := until - time.monotonic()) > 0:
+                        self._ready.wait(left)
+                self._drop_late()
+                if self._queue:
+                    return self._take()
+
+    def _drop_late(self) -> None:
+        now = time.monotonic()
+        for job in [job for job in self._queue if now > job.deadline]:
+            self._queue.remove(job)
+            job.post(
+                Failed(
+                    ApiError(
+                        429,
+                        "queue_timeout",
+                        "The request waited too long for its turn.",
+                        "Try again later.",
+                        retry_after=max(1, math.ceil(self._pace)),
+                    )
+                )
+            )
+
+    def _take(self) -> list[Job]:
+        """The oldest job and, in order, those that may share its batch."""
+        first = self._queue[0]
+        batch: list[Job] = []
+        rows = 0
+        for job in list(self._queue):
+            fits = not batch or (job.company == first.company and rows + job.n <= self._rows)
+            if fits:
+                batch.append(job)
+                rows += job.n
+                self._queue.remove(job)
+        return batch
+
+    @staticmethod
+    def _rows_of(jobs: Sequence[Job] | deque[Job]) -> int:
+        return sum(job.n for job in jobs)
+
+    def _answer(self, jobs: Sequence[Job]) -> None:
+        """Run a batch. If it fails, its jobs run again in halves, so that one of them cannot harm the others."""
+        jobs = [job for job in jobs if not job.cancelled]
+        if not jobs:
+            return
+        self._metrics.batch(self._rows_of(jobs))
+        try:
+            self.decoder.run(jobs)
+            return
+        except torch.AcceleratorError:
+            raise  # the device is lost; only a new process helps
+        except Exception as error:
+            failure = self._failure(error, jobs)
+        # What a client has seen cannot be taken back: those that began end here.
+        for job in [job for job in jobs if job.started]:
+            job.post(Failed(failure))
+        rest = [job for job in jobs if not job.started]
+        if len(rest) == 1 and len(jobs) == 1:
+            rest[0].post(Failed(failure))
+        elif rest:
+            half = max(len(rest) // 2, 1)
+            for part in (rest[:half], rest[half:]):
+                self._answer(part)
+
+    def _failure(self, error: Exception, jobs: Sequence[Job]) -> ApiError:
+        memory = isinstance(error, torch.OutOfMemoryError | MemoryError) or "out of memory" in str(error).lower()
+        if memory:
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            self._rows = max(self._rows_of(jobs) // 2, 1)
+            log.warning("out of memory with %d rows; batches now have at most %d", self._rows_of(jobs), self._rows)
+            return ApiError(
+                503, "out_of_memory", "The request needs more memory than there is.", "Send less.", retry_after=1
+            )
+        if isinstance(error, SeewhenError):
+            log.info("refused %s: %s", ", ".join(job.id for job in jobs), error)
+            return ApiError(400, "invalid_request", error.message, error.hint)
+        log.exception("batch of %s failed", ", ".join(job.id for job in jobs))
+        return internal()

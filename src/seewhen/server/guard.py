@@ -1,0 +1,162 @@
+"""What every request passes before any route, and what every response carries.
+
+On the way in: host, origin, key, size and time of the body. On the way out: security headers and an id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from seewhen.server.failures import ApiError, internal
+from seewhen.server.settings import Settings
+
+log = logging.getLogger("seewhen.server")
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+OPEN_PATHS = ("/healthz", "/readyz")  # for probes, which have no key
+_COUNTED = (*OPEN_PATHS, "/metrics", "/v1/chat/completions", "/v1/models", "/v1/methods", "/openapi.json")
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+    "Cache-Control": "no-store",
+}
+
+
+class Guard:
+    """ASGI middleware around the whole application."""
+
+    def __init__(self, app: App, settings: Settings) -> None:
+        self.app, self.settings = app, settings
+        self._held = 0  # bytes of bodies in memory
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request_id = secrets.token_hex(12)
+        scope.setdefault("state", {})["request_id"] = request_id
+        status = 0
+
+        async def reply(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), *_headers(request_id, message)]}
+            await send(message)
+
+        body = _Body(self, receive)
+        try:
+            self._check(scope)
+            body.expect(_header(scope, b"content-length"))
+            await self.app(scope, body.receive, reply)
+        except ApiError as error:
+            if not status:
+                await _send_error(error, reply)
+        except Exception:
+            log.exception("request %s failed", request_id)
+            if not status:
+                await _send_error(internal(), reply)
+        finally:
+            self._held -= body.size
+            path = scope["path"] if scope["path"] in _COUNTED else "other"
+            self.settings.metrics.request(path, status)
+
+    def _check(self, scope: MutableMapping[str, Any]) -> None:
+        host = _header(scope, b"host") or ""
+        if not self.settings.knows(host):
+            raise ApiError(
+                421, "unknown_host", "This server does not go by that name.", "Start it with --allow-host NAME."
+            )
+        origin = _header(scope, b"origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            raise ApiError(403, "foreign_origin", "Other sites' pages may not call this server.", "")
+        if self.settings.key is not None and scope["path"] not in OPEN_PATHS:
+            given = (_header(scope, b"authorization") or "").encode("utf-8", "replace")
+            if not hmac.compare_digest(given, f"Bearer {self.settings.key}".encode()):
+                raise ApiError(
+                    401, "invalid_api_key", "The API key is missing or wrong.", "Authorization: Bearer ..."
+                )
+
+    def hold(self, size: int) -> None:
+        """Account for body bytes that are now in memory."""
+        if self._held + size > self.settings.limits.bodies_bytes:
+            raise ApiError(
+                429, "too_busy", "Too much is being uploaded.", "Try again later.", retry_after=5, close=True
+            )
+        self._held += size
+
+
+class _Body:
+    """The body of one request, counted and timed while it is read."""
+
+    def __init__(self, guard: Guard, receive: Receive) -> None:
+        self._guard, self._receive = guard, receive
+        self._limit = guard.settings.limits.body_bytes
+        self._deadline = time.monotonic() + guard.settings.limits.read_seconds
+        self._complete = False
+        self.size = 0
+
+    def expect(self, length: str | None) -> None:
+        """Refuse a body that says itself that it is too large."""
+        if length is not None and (not length.isdigit() or int(length) > self._limit):
+            raise self._too_large()
+
+    async def receive(self) -> Message:
+        """The next message; after the end of the body this waits for the client to go away."""
+        if self._complete:
+            return await self._receive()
+        try:
+            message = await asyncio.wait_for(self._receive(), max(self._deadline - time.monotonic(), 0.01))
+        except TimeoutError:
+            raise ApiError(
+                408, "slow_request", "The request took too long to arrive.", "Send it again.", close=True
+            ) from None
+        if message["type"] == "http.request":
+            size = len(message.get("body", b""))
+            if self.size + size > self._limit:
+                raise self._too_large()
+            self._guard.hold(size)
+            self.size += size
+            self._complete = not message.get("more_body", False)
+        return message
+
+    def _too_large(self) -> ApiError:
+        return ApiError(
+            413, "body_too_large", "The request is too large.", f"At most {self._limit:,} bytes.", close=True
+        )
+
+
+def _header(scope: MutableMapping[str, Any], name: bytes) -> str | None:
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
+
+
+def _headers(request_id: str, message: Message) -> list[tuple[bytes, bytes]]:
+    """Ours, except where a route set its own (a page has a policy of its own)."""
+    own = {key.lower() for key, _ in message.get("headers", ())}
+    ours = {**HEADERS, "X-Request-Id": request_id}
+    return [(k.lower().encode(), v.encode()) for k, v in ours.items() if k.lower().encode() not in own]
+
+
+async def _send_error(error: ApiError, send: Send) -> None:
+    body = json.dumps(error.body(), ensure_ascii=False).encode("utf-8", "replace")
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers += [(key.lower().encode(), value.encode()) for key, value in error.headers().items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,109 @@
+"""What passes between a request and the thread that answers it: a job one way, events the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from PIL import Image
+
+from seewhen.methods.base import Method
+from seewhen.server.failures import ApiError
+from seewhen.server.sampling import Sampling
+
+
+@dataclass(frozen=True)
+class LogProb:
+    """A token with its log-probability and those of the likeliest tokens."""
+
+    token: int
+    log_prob: float
+    best: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Started:
+    """The prompt was accepted and the first token is there: nothing about the request can be wrong any more."""
+
+    prompt_tokens: int
+    rows: int  # of the batch it runs in
+
+
+@dataclass(frozen=True)
+class Delta:
+    """New text of answer number `index`; for streamed requests only. `live` is what a trace tells so far."""
+
+    index: int
+    text: str
+    log_probs: tuple[LogProb, ...] = ()
+    live: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Answer number `index` is complete. `stopped` says why it ended early, if it did."""
+
+    index: int
+    text: str
+    tokens: int
+    reason: str
+    log_probs: tuple[LogProb, ...]
+    fired: int | None  # tokens that were tilted; None where the method has no gate
+    stopped: str | None = None
+    trace: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Failed:
+    """No answer will come."""
+
+    error: ApiError
+
+
+@dataclass(frozen=True)
+class Done:
+    """All answers are complete."""
+
+    notes: tuple[str, ...] = ()
+
+
+Event = Started | Delta | Finished | Failed | Done
+
+
+@dataclass(eq=False)
+class Job:
+    """One request, ready to run. `post` may be called from any thread."""
+
+    id: str
+    prompt: str
+    images: tuple[Image.Image, ...]
+    method: Method
+    fingerprint: str
+    sampling: Sampling
+    n: int
+    max_tokens: int
+    deadline: float  # of time.monotonic()
+    post: Callable[[Event], None]
+    stops: tuple[str, ...] = ()
+    runners: int | None = None  # how many of the likeliest tokens to report; None: no log-probabilities
+    trace: bool = False
+    num_beams: int = 1
+    stream: bool = False
+    cancelled: bool = False
+    started: bool = field(default=False, init=False)
+
+    @property
+    def alone(self) -> bool:
+        """Whether it decodes in a way that cannot share a batch."""
+        return self.num_beams > 1 or self.method.samples_only or not self.method.batches
+
+    @property
+    def company(self) -> tuple[object, ...]:
+        """Jobs with equal `company` may share a batch."""
+        return (self.id,) if self.alone else (self.fingerprint, self.trace, bool(self.images))
+
+    @property
+    def weight(self) -> int:
+        """Bytes of its decoded images."""
+        return sum(3 * image.width * image.height for image in self.images)
