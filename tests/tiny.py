@@ -58,7 +58,7 @@ _QWEN_VISION = {
 _MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
 _QWEN = {"image_token_id": IMAGE, "video_token_id": VIDEO, "vision_start_token_id": OPEN}
 _QWEN |= {"vision_end_token_id": CLOSE, "tie_word_embeddings": False}
-_PINPOINTS = [[16, 32], [32, 16], [32, 32]]
+PINPOINTS = [[16, 32], [32, 16], [32, 32]]
 
 # Configuration of each family: the outer fields, the vision tower and what the text tower adds to _TEXT.
 _SPECS: dict[str, dict[str, Any]] = {
@@ -67,14 +67,14 @@ _SPECS: dict[str, dict[str, Any]] = {
         "vision": _CLIP,
         "text": {"model_type": "llama"},
         "image_token_index": IMAGE,
-        "image_grid_pinpoints": _PINPOINTS,
+        "image_grid_pinpoints": PINPOINTS,
     },
     "llava_onevision": {
         "vision": _SIGLIP,
         "text": {"model_type": "qwen2"},
         "image_token_index": IMAGE,
         "video_token_index": VIDEO,
-        "image_grid_pinpoints": _PINPOINTS,
+        "image_grid_pinpoints": PINPOINTS,
         "vision_aspect_ratio": "anyres_max_2",
     },
     "instructblip": {
@@ -309,7 +309,7 @@ def _picture(family: str, index: int, generator: torch.Generator) -> dict[str, A
         return {"pixels": patches, "grid": grid, "tokens": [OPEN, *[IMAGE] * count, CLOSE]}
     if family in ("llava_next", "llava_onevision"):
         size = [(20, 30), (30, 14), (31, 29)][index % 3]
-        count, tiles = _anyres(family, size)
+        count, tiles = anyres(family, size)
         return {"pixels": pixels(tiles, 3, 16, 16), "size": size, "tokens": [IMAGE] * count}
     if family == "mistral3":
         size = [(16, 24), (24, 16), (16, 16)][index % 3]
@@ -321,7 +321,7 @@ def _picture(family: str, index: int, generator: torch.Generator) -> dict[str, A
         picture = pixels(3, 16 * down, 16 * across)
         tiles = picture.unfold(1, 16, 16).unfold(2, 16, 16).permute(1, 2, 0, 3, 4).flatten(0, 1)
         small = torch.nn.functional.interpolate(picture[None], (16, 16), mode="area")
-        marked = _internvl_tokens if family == "internvl" else _idefics_tokens
+        marked = _internvl_tokens if family == "internvl" else idefics_tokens
         return {"pixels": torch.cat([tiles, small]), "tokens": marked(down, across), "tiles": (down, across)}
     count = {"llava": 16, "paligemma": 16, "paligemma2": 16, "gemma3": 4, "instructblip": 5}[family]
     tokens = [IMAGE] * count
@@ -332,16 +332,16 @@ def _internvl_tokens(down: int, across: int) -> list[int]:
     return [OPEN, *[IMAGE] * 4 * (down * across + 1), CLOSE]
 
 
-def _idefics_tokens(down: int, across: int) -> list[int]:
+def idefics_tokens(down: int, across: int) -> list[int]:
     row = [FAKE, ROW_COL, *[IMAGE] * 4] * across + [NEWLINE]
     return [*row * down, NEWLINE, FAKE, GLOBAL, *[IMAGE] * 4, FAKE]
 
 
-def _anyres(family: str, size: tuple[int, int]) -> tuple[int, int]:
+def anyres(family: str, size: tuple[int, int]) -> tuple[int, int]:
     """Image tokens and tiles of an any-resolution image, counted by the model itself."""
     from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
 
-    tiles = image_size_to_num_patches(size, _PINPOINTS, 16)
+    tiles = image_size_to_num_patches(size, PINPOINTS, 16)
     with torch.no_grad():
         sizes = torch.tensor([size])
         features = model(family).get_image_features(torch.zeros(1, tiles, 3, 16, 16), image_sizes=sizes)
