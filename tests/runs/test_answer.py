@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tiny_checkpoint
 import torch
 
 import seewhen
@@ -16,11 +15,6 @@ from seewhen.runs.store import RunConflict, read_run
 from seewhen.runs.work import Task
 
 CAI = seewhen.method("cai", contrast=3.0, start_layer=1, threshold=0.5)
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    return tiny_checkpoint.write(tmp_path_factory.mktemp("tiny"))
 
 
 def tasks(count=6):

@@ -210,6 +210,9 @@ def _show(ask: Ask, found: list[dict[str, Any]]) -> None:
         table.add_row(words.title(entry["method"]), *shown)
     console = Console()
     console.print(table)
+    for entry in found:
+        if words.silent(entry["result"]):
+            console.print(words.never_fired(entry["method"]), markup=False)
     failures = sum(entry["result"]["failures"] for entry in found)
     if failures:
         first = next(e["result"]["first_failure"] for e in found if e["result"]["first_failure"])

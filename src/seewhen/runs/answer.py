@@ -9,6 +9,7 @@ machine, and after any restart.
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import lru_cache
@@ -107,7 +108,10 @@ class ModelAnswerer:
             inputs = shared_features(self._model, inputs, sources) or inputs
         # Some methods draw noise of their own; the batch is always cut the same way, so this repeats.
         torch.manual_seed(stream_seed(seed or 0, tasks[0].id))
-        output = self._model.generate(**inputs, **self._decoding(tasks, seed))
+        with warnings.catch_warnings():
+            # A gate may stay closed for one batch; whether it did for the whole run is in the result.
+            warnings.filterwarnings("ignore", message=".*never fired", category=UserWarning)
+            output = self._model.generate(**inputs, **self._decoding(tasks, seed))
         rows = [self._up_to_end(row) for row in _without_prompt(output, inputs["input_ids"]).tolist()]
         fired = self._fired(rows)
         return [

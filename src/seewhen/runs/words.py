@@ -96,9 +96,19 @@ def findings(group: Group) -> list[str]:
     if missing:
         told.append(f"Not run here: {', '.join(missing)}. Without the controls a gain cannot be attributed.")
     told += [_failures(line) for line in group.lines if line.run.failures]
+    told += [never_fired(line.label) for line in group.lines if silent(line.run.result or {})]
     return told
 
 
 def _failures(line: Line) -> str:
     failed = line.run.failures
     return f"{title(line.label)}: {len(failed)} samples have no answer ({failed[0].error}) and are left out."
+
+
+def silent(result: Mapping[str, Any]) -> bool:
+    """Whether a method with a gate never opened it in the whole run."""
+    return result.get("facts", {}).get("fired") == 0
+
+
+def never_fired(label: str) -> str:
+    return f"{title(label)} never fired: its gate stayed closed at every token, so its attention is Regular's."
