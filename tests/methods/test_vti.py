@@ -84,6 +84,19 @@ def test_masking_hides_that_share_with_the_mean_colour() -> None:
     assert int(same.sum()) == int(filled.sum()) == 4
 
 
+def test_difference_is_the_mean_of_the_maskings_minus_the_clean_image() -> None:
+    model, inputs = tiny.model("llava"), tiny.inputs("llava")
+    found = visual_difference(Backbone.of(model), inputs, 0.75, 3, torch.Generator().manual_seed(0))
+
+    def states(pixels: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return torch.stack(model.model.vision_tower(pixels, output_hidden_states=True).hidden_states[1:])[:, 0]
+
+    generator = torch.Generator().manual_seed(0)
+    maskings = [states(mask_patches(inputs["pixel_values"], 4, 0.75, generator)) for _ in range(3)]
+    torch.testing.assert_close(found, torch.stack(maskings).mean(0) - states(inputs["pixel_values"]))
+
+
 @pytest.mark.parametrize("family", ALL)
 def test_families(family: str, folder: Path) -> None:
     """It acts, alone in either tower; directions are per token where all images have as many."""
