@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from seewhen.cli.options import DecodingFlags, ModelFlags, OutputFlags
+from seewhen.cli.options import DecodingFlags, ModelFlags, OutputFlags, check_writable
 
 
 def answer_one(
@@ -26,6 +26,8 @@ def answer_one(
 
     # What can be wrong is found before the model is loaded, which takes long.
     decoding.check()
+    for file in (output.html, trace):
+        check_writable(file)
     chosen = choose(method, parameters)
     console, asker, image = prepare(path, question, model, decoding)
     full = console.is_terminal or output.as_json or output.html is not None or trace is not None

@@ -46,11 +46,13 @@ class Asker:
 
     def __init__(self, loaded: Any, image: Image.Image, question: str, decoding: DecodingFlags) -> None:
         from seewhen.answering import chat_prompt, model_inputs
+        from seewhen.backbone import Backbone
 
         self.model, self.processor = loaded
         self.tokenizer = getattr(self.processor, "tokenizer", self.processor)
         self.special = frozenset(self.tokenizer.all_special_ids)
         self.decoding, self.size = decoding, image.size
+        self.backbone = Backbone.of(self.model)
         prompt = chat_prompt(self.processor, question, 1)
         with plain_errors():
             self.inputs = model_inputs(self.model, self.processor, [[image]], [prompt])
@@ -60,10 +62,15 @@ class Asker:
     ) -> Told:
         """Generate once. `full` keeps the full trace; `streamer` gets a function that reads the newest entropy."""
         from seewhen.attaching import attach
+        from seewhen.viewer.similarity import image_features, with_similarity
 
         method = chosen.method.prepare(self.tokenizer)
         arguments, notes = self._arguments(method)
-        with plain_errors(), attach(self.model, method, trace=full) as handle:
+        with (
+            plain_errors(),
+            image_features(self.backbone, self.inputs["input_ids"]) as features,
+            attach(self.model, method, trace=full, backbone=self.backbone) as handle,
+        ):
             streams = streamer is not None and arguments["num_beams"] == 1 and not handle.session.parts.loop
             if streams and streamer is not None:
                 arguments["streamer"] = streamer(lambda: _newest_entropy(handle.session))
@@ -78,6 +85,8 @@ class Asker:
             trace = self._replayed(method, ids)
         if trace is not None:
             trace = self._placed(trace.with_texts(self.tokenizer))
+            if full and features:
+                trace = with_similarity(trace, self.backbone, features[0])
             ids = trace.tokens[: trace.lengths[0], 0].tolist()
         text = self.tokenizer.decode(ids, skip_special_tokens=True).strip()
         if streamer is not None and not streams:
@@ -109,7 +118,7 @@ class Asker:
         from seewhen.replaying import replay
 
         with plain_errors(), torch.inference_mode(), collected_warnings():
-            trace = replay(self.model, self.inputs, ids, method).trace
+            trace = replay(self.model, self.inputs, ids, method, backbone=self.backbone).trace
         return dataclasses.replace(trace, lengths=(len(ids),), tokens=trace.tokens[: len(ids)])
 
     def _placed(self, trace: Trace) -> Trace:
@@ -128,7 +137,8 @@ class Asker:
         from seewhen.methods import method as make
 
         regular = make("regular")
-        timed = [regular, *(m.prepare(self.tokenizer) for m in methods)]
+        # Regular itself is timed once, so that it costs exactly what it costs.
+        timed = [regular, *(m for m in methods if m != regular)]
         best: list[float] = [float("inf")] * len(timed)
         spent = [0.0] * len(timed)
         rows = [0] * len(timed)
@@ -141,7 +151,8 @@ class Asker:
                     seconds, tokens, rows[number] = self._timed(method, _TIMED_TOKENS)
                     spent[number] += seconds
                     best[number] = min(best[number], 1000 * seconds / max(tokens, 1))
-        return [Cost(ms, ms / best[0], extra) for ms, extra in zip(best[1:], rows[1:], strict=True)]
+        found = [(ms, ms / best[0], extra) for ms, extra in zip(best, rows, strict=True)]
+        return [Cost(*found[timed.index(method)]) for method in methods]
 
     def _timed(self, method: Method, most: int) -> tuple[float, int, int]:
         import torch
@@ -150,7 +161,7 @@ class Asker:
 
         arguments, _ = self._arguments(method)
         arguments["max_new_tokens"] = min(most, self.decoding.max_new_tokens)
-        with attach(self.model, method) as handle:
+        with attach(self.model, method, backbone=self.backbone) as handle:
             rows = len(handle.session.parts.branches)
             started = time.perf_counter()
             output = self._generate(arguments)
@@ -192,12 +203,12 @@ def _entry(sizes: Any, name: str) -> float:
 
 def open_model(flags: ModelFlags) -> Any:
     """Load the model that the flags name; errors in one line."""
+    from seewhen import loading
     from seewhen.cli.photograph import is_packaged
-    from seewhen.loading import PACKAGED_PATH, load
 
     if flags.dtype not in DTYPES:
         raise InvalidInput(f"There is no dtype {flags.dtype!r}.", f"Use one of {', '.join(DTYPES)}.")
-    if is_packaged(flags.model) and not (PACKAGED_PATH / "config.json").exists():
+    if is_packaged(flags.model) and not (loading.PACKAGED_PATH / "config.json").exists():
         raise InvalidInput(
             "The small model is missing from this installation.",
             "Install seewhen again, train it with `python -m seewhen.scenes.train`, or name another with --model.",
@@ -208,7 +219,7 @@ def open_model(flags: ModelFlags) -> Any:
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     with plain_errors():
-        return load(flags.model, device=flags.device, dtype=flags.dtype)
+        return loading.load(flags.model, device=flags.device, dtype=flags.dtype)
 
 
 def _check_device(device: str | None) -> None:
@@ -227,9 +238,17 @@ def _check_device(device: str | None) -> None:
 
 def open_picture(path: Path) -> Image.Image:
     """The image file, opened with the library's limits."""
-    from seewhen.images import open_image
+    from seewhen.images import MAX_PIXELS, open_image
 
-    return open_image(path)
+    try:
+        return open_image(path)
+    except InvalidInput as error:
+        # Pillow refuses by itself what is more than twice its own limit, before our check sees the size.
+        if "DecompressionBomb" in error.message:
+            raise InvalidInput(
+                f"{path} has far more than {MAX_PIXELS:,} pixels.", "Make it smaller first."
+            ) from None
+        raise
 
 
 @contextmanager

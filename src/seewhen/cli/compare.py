@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seewhen.cli.describe import ImageFile, Parameters
-from seewhen.cli.options import DecodingFlags, ModelFlags, OutputFlags, flags
+from seewhen.cli.options import DecodingFlags, ModelFlags, OutputFlags, check_writable, flags
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,6 +66,8 @@ def compare(
     from seewhen.cli.choosing import choose_all
 
     decoding.check()
+    check_writable(output.html)
+    check_writable(None if trace is None else trace / "trace")
     chosen = choose_all([spec for spec in methods.split(",") if spec.strip()], param or [])
     prompt = question or DESCRIBE
     console, asker, opened = prepare(image, prompt, model, decoding)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,6 +105,15 @@ class OutputFlags:
     html: Annotated[
         Path | None, typer.Option("--html", help="Write one self-contained page with heat maps to this file.")
     ] = None
+
+
+def check_writable(path: Path | None) -> None:
+    """Refuse a file that cannot be written before a model is loaded for nothing."""
+    if path is None:
+        return
+    above = next(parent for parent in path.absolute().parents if parent.exists())
+    if path.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
+        raise InvalidInput(f"{path} cannot be written.", "Give a file in a folder you can write to.")
 
 
 def _flag(name: str) -> str:

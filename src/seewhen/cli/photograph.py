@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seewhen.loading import PACKAGED_PATH, resolve
+from seewhen import loading
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -16,7 +16,7 @@ SUGGESTED = ("llava-hf/llava-1.5-7b-hf", "Qwen/Qwen3-VL-2B-Instruct", "HuggingFa
 
 def is_packaged(model: str) -> bool:
     """Whether `model` is the one inside the package."""
-    return Path(resolve(model)).resolve() == PACKAGED_PATH.resolve()
+    return Path(loading.resolve(model)).resolve() == loading.PACKAGED_PATH.resolve()
 
 
 def looks_like_scene(image: Image.Image) -> bool:

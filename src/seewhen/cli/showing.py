@@ -154,7 +154,7 @@ def fired_line(facts: dict[str, Any]) -> str:
     if facts["fired"] is None:
         return "-"
     tokens, of = facts["fired"]["tokens"], facts["fired"]["of"]
-    return f"{tokens} of {of} tokens ({100 * tokens / max(of, 1):.0f} %)"
+    return f"{tokens} of {of} tokens ({100 * tokens / max(of, 1):.0f}%)"
 
 
 def cost_line(cost: dict[str, Any] | None) -> str:
@@ -195,12 +195,12 @@ def table(shown: Shown) -> Any:
     from seewhen.viewer.words import differing
 
     lines = Table(show_lines=True)
-    lines.add_column("method", no_wrap=len(shown.facts) < 2 or max(len(f["label"]) for f in shown.facts) < 20)
-    lines.add_column("said", ratio=1, min_width=30)
+    lines.add_column("method", overflow="fold", max_width=24)
+    lines.add_column("said", min_width=24)
     if shown.truth is not None:
-        lines.add_column("named")
-    lines.add_column("fired")
-    lines.add_column("cost")
+        lines.add_column("named", no_wrap=True)
+    lines.add_column("fired", max_width=12)
+    lines.add_column("cost", max_width=14)
     first = [word["text"] for word in shown.facts[0]["words"]]
     for facts in shown.facts:
         marked = differing(first, [word["text"] for word in facts["words"]])

@@ -19,7 +19,7 @@ def legend() -> Text:
     """What the colours mean."""
     from rich.text import Text
 
-    text = Text("risk: ", style="dim")
+    text = Text().append("risk: ", "dim")
     for number, name in enumerate(LEVELS):
         text.append(name, STYLES[number])
         text.append("  " if number + 1 < len(LEVELS) else "", "")
@@ -30,7 +30,7 @@ class WordStreamer:
     """A streamer for `generate` that prints whole words.
 
     `entropy` gives the newest token's entropy (None where it is not known). A word is printed when the next
-    one begins, so that its colour counts all of its tokens.
+    one begins, so that its colour counts all of its tokens and lines break between words.
     """
 
     def __init__(
@@ -61,25 +61,38 @@ class WordStreamer:
         self._decoded += known
         self._texts.append(known)
         self._risks.append(risk(self._entropy()))
-        self._print(group(self._texts)[:-1])
+        chunks = self._chunks()
+        self._print(chunks[:-1])
 
     def end(self) -> None:
         """Called by `generate` after the last token."""
-        self._print(group(self._texts))
+        self._print(self._chunks())
         self._console.print()
 
-    def _print(self, words: list[Word]) -> None:
+    def _chunks(self) -> list[list[Word]]:
+        """The words not yet printed, those without a space between them together: a line breaks at spaces."""
+        chunks: list[list[Word]] = []
+        for word in group(self._texts)[self._printed :]:
+            if chunks and not word.text[:1].isspace():
+                chunks[-1].append(word)
+            else:
+                chunks.append([word])
+        return chunks
+
+    def _print(self, chunks: list[list[Word]]) -> None:
+        from rich.cells import cell_len
         from rich.text import Text
 
-        for word in words[self._printed :]:
-            text = word.text.lstrip() if self._printed == 0 else word.text
-            style = STYLES[level(word_risk(word, self._risks))]
-            bare = text.lstrip()
-            space = text[: len(text) - len(bare)]
-            if self._console.is_terminal and self._column + len(text) > self._console.width and space == " ":
-                space, self._column = "\n", 0
-            self._column = 0 if "\n" in space else self._column
-            self._column += len(bare) + (0 if "\n" in space else len(space))
-            self._console.print(Text(space).append(bare, style), end="", soft_wrap=True)
-            self._printed += 1
+        for chunk in chunks:
+            text = Text()
+            for word in chunk:
+                text.append(word.text, STYLES[level(word_risk(word, self._risks))])
+            bare = text[len(text.plain) - len(text.plain.lstrip()) :]
+            space = text.plain[: len(text) - len(bare)] if self._printed else ""
+            width = cell_len(bare.plain)
+            if self._console.is_terminal and space == " " and self._column + 1 + width > self._console.width:
+                space = "\n"
+            self._column = width + (0 if "\n" in space else self._column + len(space))
+            self._console.print(Text(space).append_text(bare), end="", soft_wrap=True)
+            self._printed += len(chunk)
         self._console.file.flush()

@@ -4,8 +4,9 @@
 of bytes between its own `low` and `high`, one byte per image token, base64: a 7B model's answer stays
 under a megabyte. The page finds token t's maps under number t:
 
-- `relevance`: the weights with which the step that chose token t looked at the image. The step after
-  it has token t as its query, so number t + 1 is the evidence for token t itself;
+- `similarity`: the cosine of token t's own embedding with each image token: the evidence for it;
+- `relevance`: the weights with which the step that chose token t looked at the image, whose query is
+  the token before;
 - `before`, `after`: attention on the image while token t was chosen, by layer, mean over heads.
 """
 
@@ -135,8 +136,9 @@ def answer_maps(trace: Trace, layers: Sequence[int], row: int = 0) -> dict[str, 
     size = trace.lengths[row] * count * 2 * max(len(layers), 1)
     kept = list(layers) if size <= MOST_MAP_BYTES else []
     maps: dict[str, Any] = {"attention_layers": kept}
-    if "relevance" in tensors:
-        maps["relevance"] = [_packed(weights[:count]) for weights in tensors["relevance"]]
+    for name in ("similarity", "relevance"):
+        if name in tensors:
+            maps[name] = [_packed(weights[:count]) for weights in tensors[name]]
     for name, key in (("before", "attention_before"), ("after", "attention_after")):
         if key not in tensors or not layers:
             continue

@@ -68,10 +68,10 @@ def word_risk(word: Word, risks: Sequence[float | None]) -> float | None:
 
 
 def differing(first: Sequence[str], second: Sequence[str]) -> frozenset[int]:
-    """Which words of `second` are not in the longest run of words it shares with `first`."""
+    """Which words of `second`, punctuation aside, are not among those it shares with `first`."""
     from difflib import SequenceMatcher
 
     one, two = ([text.strip().lower() for text in texts] for texts in (first, second))
     same = SequenceMatcher(None, one, two, autojunk=False).get_matching_blocks()
     shared = {block.b + k for block in same for k in range(block.size)}
-    return frozenset(number for number in range(len(two)) if number not in shared and two[number])
+    return frozenset(number for number in range(len(two)) if number not in shared and not _is_mark(two[number]))

@@ -17,7 +17,7 @@ function entropyChart(host, answer, token) {
   }
   const entropy = rows[token], threshold = (answer.maps.threshold || [])[token] || [];
   const fired = new Set(answer.tokens[token].fired);
-  const width = 420, height = 170, left = 30, right = 8, top = 8, bottom = 28;
+  const width = 420, height = 176, left = 30, right = 8, top = 8, bottom = 34;
   const known = [...entropy, ...threshold].filter((value) => value !== null && value !== undefined);
   const most = Math.max(1, ...known);
   const last = Math.max(entropy.length - 1, 1);
@@ -39,11 +39,15 @@ function entropyChart(host, answer, token) {
   for (let layer = 0; layer < entropy.length; layer += every) {
     shape(svg, "text", { x: x(layer), y: height - bottom + 15, "text-anchor": "middle" }, String(layer));
   }
-  shape(svg, "text", { x: width - right, y: height - 1, "text-anchor": "end" }, "layer; entropy in nats");
-  const path = (values, at) => values.map((value, i) => (value === null || value === undefined ? null : `${x(at(i))},${y(value)}`)).filter(Boolean).join(" ");
+  shape(svg, "text", { x: width - right, y: height - 3, "text-anchor": "end" }, "layer; entropy in nats");
   // A threshold of layer l is held against the entropy of the layer before.
-  shape(svg, "polyline", { class: "threshold", points: path(threshold, (i) => i - 1) });
-  shape(svg, "polyline", { class: "line", points: path(entropy, (i) => i) });
+  threshold.forEach((value, layer) => {
+    if (value === null) return;
+    const tick = shape(svg, "line", { class: "threshold", x1: x(layer - 1.4), x2: x(layer - 0.6), y1: y(value), y2: y(value) });
+    shape(tick, "title", {}, `layer ${layer} is tilted above ${value.toFixed(3)} nats`);
+  });
+  const points = entropy.map((value, layer) => (value === null ? null : `${x(layer)},${y(value)}`)).filter(Boolean);
+  shape(svg, "polyline", { class: "line", points: points.join(" ") });
   entropy.forEach((value, layer) => {
     if (value === null) return;
     const opened = fired.has(layer + 1);

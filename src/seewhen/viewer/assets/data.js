@@ -39,10 +39,9 @@ function mapOf(answer, token, kind, layer) {
   const maps = answer.maps;
   if (!maps) return { values: null, why: "This answer has no maps (beam search, or a loop of its own)." };
   if (kind === "evidence" || kind === "weights") {
-    const at = kind === "evidence" ? token + 1 : token;
-    if (!maps.relevance) return { values: null, why: "No relevance was recorded." };
-    if (at >= maps.relevance.length) return { values: null, why: "The answer ended here, so this word was never looked up." };
-    const values = unpack(maps.relevance[at]);
+    const kept = kind === "evidence" ? maps.similarity : maps.relevance;
+    if (!kept) return { values: null, why: "This was not recorded." };
+    const values = unpack(kept[token]);
     return { values, ...extremes(values) };
   }
   const attention = (name) => {
@@ -63,7 +62,7 @@ function mapOf(answer, token, kind, layer) {
   return { values: kind === "before" ? before : after, low: 0, high };
 }
 
-// Which words of `a` and `b` are not in their longest common subsequence.
+// Which words of `a` and `b`, punctuation aside, are not in their longest common subsequence.
 function differing(a, b) {
   const same = (x, y) => x.text.trim().toLowerCase() === y.text.trim().toLowerCase();
   const best = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
@@ -72,7 +71,8 @@ function differing(a, b) {
       best[i][j] = same(a[i], b[j]) ? best[i + 1][j + 1] + 1 : Math.max(best[i + 1][j], best[i][j + 1]);
     }
   }
-  const left = new Set(a.keys()), right = new Set(b.keys());
+  const spoken = (words) => new Set([...words.keys()].filter((i) => /[\p{L}\p{N}]/u.test(words[i].text)));
+  const left = spoken(a), right = spoken(b);
   let i = 0, j = 0;
   while (i < a.length && j < b.length) {
     if (same(a[i], b[j])) { left.delete(i++); right.delete(j++); }

@@ -7,8 +7,15 @@ let placeInGrid = () => null;
 function stats(answer) {
   const parts = [`${answer.tokens.length} tokens`];
   if (answer.fired) parts.push(`tilted ${answer.fired.tokens} (${percent(answer.fired.tokens / Math.max(answer.fired.of, 1))})`);
-  if (answer.cost) parts.push(`${answer.cost.ms_per_token.toFixed(1)} ms/token, ${answer.cost.ratio.toFixed(2)}× regular`);
+  if (answer.cost) {
+    const ratio = answer.cost.ratio === 1 ? "" : `, ${answer.cost.ratio.toFixed(2)}× regular`;
+    parts.push(`${answer.cost.ms_per_token.toFixed(1)} ms/token${ratio}`);
+  }
   if (answer.cost && answer.cost.extra_rows) parts.push(`+${answer.cost.extra_rows} row`);
+  if (DATA.truth !== null) {
+    const named = (present) => new Set(answer.words.filter((word) => word.object && word.present === present).map((word) => word.object)).size;
+    parts.push(`names ${named(true)} things that are there, ${named(false)} that are not`);
+  }
   return parts.join(" · ");
 }
 
@@ -123,7 +130,7 @@ function showWord(answer, word) {
 function showMap(answer, word) {
   const attends = state.kind === "before" || state.kind === "after" || state.kind === "change";
   at("layer-control").hidden = !attends;
-  const map = mapOf(answer, lookup(word), state.kind, state.layer);
+  const map = mapOf(answer, state.token, state.kind, state.layer);
   const grids = (answer.maps && answer.maps.grids) || [];
   const peak = drawMap(at("overlay"), DATA.images[0], grids, 0, map, state.look);
   let note = map.values ? `${MAPS[state.kind]} “${word.text.trim()}”` : map.why;
@@ -138,10 +145,6 @@ function showMap(answer, word) {
   at("announce").textContent = `${wordLabel(word, false)}. ${note}`;
 }
 
-// A word's own evidence is read after its last token; attention is that of the selected token.
-function lookup(word) {
-  return state.kind === "evidence" ? word.end - 1 : state.token;
-}
 
 function massNote(answer) {
   const layers = state.layer === "mean" ? answer.maps.attention_layers : [Number(state.layer)];
@@ -246,7 +249,18 @@ function buildHeader() {
   if (DATA.truth !== null) { entry("word", "there", "in the picture"); entry("word", "absent", "not in it"); }
 }
 
+// Where to begin: at a thing that is not there, else at the riskiest word.
+function mostTelling() {
+  const spoken = (word) => /[\p{L}\p{N}]/u.test(word.text);
+  const weight = (word) => (word.risk || 0) + (word.present === false ? 2 : 0);
+  let best = [0, 0], most = -1;
+  DATA.answers.forEach((answer, number) => answer.words.filter(spoken).forEach((word) => {
+    if (weight(word) > most) { most = weight(word); best = [number, word.start]; }
+  }));
+  return best;
+}
+
 buildHeader();
 buildControls();
 buildAnswers();
-if (DATA.answers.length) select(0, 0);
+if (DATA.answers.length) select(...mostTelling());
