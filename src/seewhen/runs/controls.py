@@ -32,7 +32,13 @@ class Part(Method):
         whole = self.of.parts(backbone)
         if self.part == "attention":
             return Parts(interventions=whole.interventions)
-        return Parts(branches=whole.branches, rule=whole.rule)
+        # What is not a tilt belongs to the contrast: SID's branch hides image columns, say.
+        rest = tuple(i for i in whole.interventions if not isinstance(i, Tilt))
+        return Parts(interventions=rest, branches=whole.branches, rule=whole.rule)
+
+    def prepare(self, tokenizer: Any) -> Part:
+        """The part of the prepared method."""
+        return Part(self.part, self.of.prepare(tokenizer))
 
     def generation_defaults(self) -> dict[str, Any]:
         """Those of the whole method."""
