@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seewhen.errors import InvalidInput, UnsupportedModel
+from seewhen.errors import InvalidInput, MissingDependency, SeewhenError, UnsupportedModel
 
 PACKAGED = "packaged"
 PACKAGED_PATH = Path(__file__).parent / "models" / "emoji"
+QUANTIZATIONS = ("8bit", "4bit")
+# What `from_pretrained` needs to find the files: the same for processor, model and adapter.
+_WHERE = ("revision", "token", "cache_dir", "local_files_only")
 
 
 class Loaded(NamedTuple):
@@ -28,55 +33,174 @@ def load(
     *,
     device: str | None = None,
     dtype: Any = "auto",
+    quantization: str | None = None,
+    adapter: str | Path | None = None,
     **kwargs: Any,
 ) -> Loaded:
     """Load a vision-language model for inference.
 
     `name_or_path` is a hub id, a checkpoint directory or "packaged". `device` None means CUDA where there
-    is one. Other keyword arguments go to `from_pretrained` (`device_map`, `revision`, `attn_implementation`,
-    `quantization_config`, ...). Remote code is never run. On a CPU, `dtype="auto"` means float32.
+    is one; `device_map="auto"` spreads a large model over what the machine has. `quantization` is "8bit" or
+    "4bit" (bitsandbytes or torchao), `adapter` the hub id or directory of a peft adapter. Other keyword
+    arguments go to `from_pretrained` (`revision`, `attn_implementation`, `quantization_config`, ...).
+    Remote code is never run. On a CPU, `dtype="auto"` means float32. With HF_HUB_OFFLINE=1 only files that
+    are already on this machine are used.
     """
-    import torch
-    from transformers import AutoModelForImageTextToText, AutoProcessor
+    processor = load_processor(name_or_path, **{k: kwargs[k] for k in _WHERE if k in kwargs})
+    model = load_model(
+        name_or_path, device=device, dtype=dtype, quantization=quantization, adapter=adapter, **kwargs
+    )
+    give_image_token(model, processor)
+    return Loaded(model, processor)
 
-    from seewhen.models import register_models
 
-    register_models()
-    path = resolve(name_or_path)
-    if kwargs.pop("trust_remote_code", False):
-        raise UnsupportedModel("Remote code is never run.", "Use a model whose code is in transformers.")
-    if device is None and "device_map" not in kwargs:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if dtype == "auto" and device == "cpu":
-        dtype = torch.float32
+def load_processor(name_or_path: str | Path, **where: Any) -> Any:
+    """The processor alone, set up for generation (padding on the left)."""
+    from transformers import AutoProcessor
+
+    _prepare(name_or_path)
     try:
-        processor = AutoProcessor.from_pretrained(path, **_shared(kwargs))
-        model = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype, **kwargs)
+        processor = AutoProcessor.from_pretrained(resolve(name_or_path), **where)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise _cannot_load(str(name_or_path), error) from error
-    if device is not None:
-        model = model.to(device)
     tokenizer = getattr(processor, "tokenizer", processor)
     # Generation needs padding on the left; the processors of some families default to the right.
     tokenizer.padding_side = "left"
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return Loaded(model.eval(), processor)
+    return processor
 
 
-def _shared(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {k: kwargs[k] for k in ("revision", "token", "cache_dir", "local_files_only") if k in kwargs}
+def load_model(
+    name_or_path: str | Path,
+    *,
+    device: str | None = None,
+    dtype: Any = "auto",
+    quantization: str | None = None,
+    adapter: str | Path | None = None,
+    **kwargs: Any,
+) -> Any:
+    """The model alone; arguments as for `load`."""
+    import torch
+    from transformers import AutoModelForImageTextToText
+
+    _prepare(name_or_path)
+    if kwargs.pop("trust_remote_code", False):
+        raise UnsupportedModel("Remote code is never run.", "Use a model whose code is in transformers.")
+    if "device_map" in kwargs:
+        if device is not None:
+            raise InvalidInput("device and device_map exclude each other.", "Give one of them.")
+        _need("accelerate", "quant")
+    elif device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if dtype == "auto" and device == "cpu":
+        dtype = torch.float32
+    if quantization is not None:
+        if "quantization_config" in kwargs:
+            raise InvalidInput("quantization and quantization_config exclude each other.", "Give one of them.")
+        kwargs["quantization_config"] = quantization_config(quantization, dtype)
+    if kwargs.get("quantization_config") is not None and device is not None:
+        # Quantised weights are made where they stay.
+        _need("accelerate", "quant")
+        kwargs["device_map"], device = {"": device}, None
+    try:
+        model = AutoModelForImageTextToText.from_pretrained(resolve(name_or_path), dtype=dtype, **kwargs)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise _cannot_load(str(name_or_path), error) from error
+    if device is not None:
+        model = model.to(device)
+    if adapter is not None:
+        _add_adapter(model, adapter, {k: kwargs[k] for k in _WHERE if k in kwargs and k != "revision"})
+    return model.eval()
 
 
-def _cannot_load(name: str, error: Exception) -> InvalidInput | UnsupportedModel:
+def quantization_config(bits: str, dtype: Any = "auto") -> Any:
+    """transformers' configuration for "8bit" or "4bit": bitsandbytes where it is installed, else torchao."""
+    if bits not in QUANTIZATIONS:
+        raise InvalidInput(
+            f"There is no quantization {bits!r}.",
+            f"Use {' or '.join(QUANTIZATIONS)}, or pass a quantization_config of transformers.",
+        )
+    import torch
+    import transformers
+
+    if importlib.util.find_spec("bitsandbytes") is not None:
+        if bits == "8bit":
+            return transformers.BitsAndBytesConfig(load_in_8bit=True)
+        compute = torch.bfloat16 if dtype == "auto" else dtype
+        compute = getattr(torch, compute) if isinstance(compute, str) else compute
+        return transformers.BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute
+        )
+    _need("torchao", "quant")
+    from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig
+
+    return transformers.TorchAoConfig(Int8WeightOnlyConfig() if bits == "8bit" else Int4WeightOnlyConfig())
+
+
+def give_image_token(model: Any, processor: Any) -> None:
+    """Bring an InstructBLIP checkpoint saved before image tokens existed up to date, in memory.
+
+    Such a checkpoint has no `image_token_index`, and its processor puts no image tokens into the prompt. The
+    processor gets the token and the number of query tokens, the model one more (unused) embedding.
+    """
+    config = model.config
+    if config.model_type != "instructblip" or getattr(config, "image_token_index", None) is not None:
+        return
+    tokenizer = processor.tokenizer
+    token = str(getattr(processor, "image_token", "<image>"))
+    tokenizer.add_tokens([token], special_tokens=True)  # does nothing if the processor has added it
+    processor.num_query_tokens = config.num_query_tokens
+    index = tokenizer.convert_tokens_to_ids(token)
+    if index >= model.get_input_embeddings().weight.shape[0]:
+        model.resize_token_embeddings(index + 1, mean_resizing=False)
+    config.image_token_index = index
+
+
+def _prepare(name_or_path: str | Path) -> None:
+    """Make our ports known to transformers; refuse what has no weights."""
+    from seewhen.models import register_models
+    from seewhen.shapes import is_shape
+
+    if is_shape(str(name_or_path)):
+        raise InvalidInput(
+            f"{name_or_path} has no weights and no tokenizer.",
+            "Shapes are for `seewhen doctor` and for measurements: see seewhen.shapes.random_model.",
+        )
+    register_models()
+
+
+def _need(package: str, extra: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise MissingDependency(package, extra)
+
+
+def _add_adapter(model: Any, adapter: str | Path, where: dict[str, Any]) -> None:
+    _need("peft", "adapters")
+    try:
+        model.load_adapter(str(adapter), adapter_kwargs=where)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise _cannot_load(str(adapter), error, "adapter_config.json, adapter_model.safetensors") from error
+
+
+def _cannot_load(
+    name: str, error: Exception, files: str = "config.json, model.safetensors, processor files"
+) -> SeewhenError:
+    from huggingface_hub.errors import GatedRepoError
+
     text = str(error).strip().splitlines()
     reason = text[0][:300] if text else type(error).__name__
-    if "gated" in str(error).lower() or "401" in str(error) or "403" in str(error):
-        hint = f"Accept its licence on its model card (huggingface.co/{name}) and log in with `hf auth login`."
+    message = f"{name} cannot be loaded: {reason}"
+    if isinstance(error, ImportError):
+        return UnsupportedModel(message, "Install the package it names.")
+    if isinstance(error, GatedRepoError) or isinstance(error.__cause__, GatedRepoError):
+        hint = f"Accept its licence on its model card, https://huggingface.co/{name}, then `hf auth login`."
     elif Path(name).is_dir():
-        hint = "Is it a complete checkpoint directory (config.json, model.safetensors, processor files)?"
+        hint = f"Is it a complete directory ({files})?"
     elif isinstance(error, OSError):
         hint = "Give a hub id that this machine can reach or has cached, a checkpoint directory, or 'packaged'."
+        if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+            hint = "HF_HUB_OFFLINE is set and it is not in the cache: unset it once, or give a directory."
     else:
-        return UnsupportedModel(f"{name} cannot be loaded: {reason}", "See `seewhen doctor --model`.")
-    return InvalidInput(f"{name} cannot be loaded: {reason}", hint)
+        return UnsupportedModel(message, "See `seewhen doctor --model`.")
+    return InvalidInput(message, hint)
