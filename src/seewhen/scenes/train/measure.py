@@ -1,7 +1,9 @@
 """What the recipe aims at, measured: a quick look during training, not the benchmark.
 
-Yes/no questions are decided by the first token; captions are sampled (or greedy) for 64 tokens, with the
-entropy of every layer's logit lens on the way.
+    python -m seewhen.scenes.train.measure MODEL_DIRECTORY --split shifted --n 500 --out figures.json
+
+Yes/no questions are decided by the first token; "sampled" is the expected accuracy of sampling it. Captions are
+sampled at temperature 1 (and greedy) for 64 tokens, with the entropy of every layer's logit lens on the way.
 """
 
 from __future__ import annotations
@@ -18,11 +20,15 @@ from torch import Tensor
 from seewhen.scenes.captions import DESCRIBE
 from seewhen.scenes.questions import KINDS, SUBTASKS, mme, pope
 from seewhen.scenes.rendering import pixels
-from seewhen.scenes.sampling import Scene
-from seewhen.scenes.train.stages import Words, in_front, tower_features
-from seewhen.scenes.world import CATEGORIES, PATCH, SIZE
+from seewhen.scenes.sampling import Scene, dataset
+from seewhen.scenes.train.stages import Words, in_front, tower_features, words
+from seewhen.scenes.world import CATEGORIES, PATCH, SIZE, SPLITS
 
+_SCENES_AT_ONCE = {"cpu": 16, "cuda": 256}  # of a cache that fits
 TARGETS = {"random": 85.5, "popular": 81.2, "adversarial": 75.9}  # LLaVA-1.5, sampled, as published
+
+
+Question = tuple[str, int, str, bool]  # group, scene number, text, truth
 
 
 @dataclass(frozen=True)
@@ -31,35 +37,33 @@ class Exam:
 
     scenes: list[Scene]
     seen: Tensor
-    pope: dict[str, list[tuple[int, str, bool]]]  # setting -> (scene number, text, truth)
-    mme: dict[str, list[tuple[int, str, bool]]]
+    questions: list[Question]  # in the order of the scenes
 
 
 def prepare(model: Any, scenes: Sequence[Scene], device: str) -> Exam:
     """Draw the scenes and write the questions. Features depend on the tower only."""
     number = {scene.image: i for i, scene in enumerate(scenes)}
     seen = tower_features(model, np.stack([pixels(scene) for scene in scenes]), device)
-    return Exam(
-        list(scenes),
-        seen,
-        {k: [(number[q["image"]], q["text"], q["label"] == "yes") for q in pope(scenes, k)] for k in KINDS},
-        {s: [(number[q["image"]], q["question"], q["answer"] == "Yes") for q in mme(scenes, s)] for s in SUBTASKS},
-    )
+    asked: list[Question] = []
+    for kind in KINDS:
+        asked += [(kind, number[q["image"]], q["text"], q["label"] == "yes") for q in pope(scenes, kind)]
+    for subtask in SUBTASKS:
+        asked += [(subtask, number[q["image"]], q["question"], q["answer"] == "Yes") for q in mme(scenes, subtask)]
+    return Exam(list(scenes), seen, sorted(asked, key=lambda question: question[1]))
 
 
 def measure(model: Any, tokenizer: Any, known: Words, exam: Exam, device: str, seed: int = 0) -> dict[str, Any]:
-    """All figures of one model, sampled at temperature 1 and greedy."""
+    """All figures of one model."""
     generator = torch.Generator(device).manual_seed(seed)
-    cuda = device == "cuda"
-    with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=cuda):
-        out: dict[str, Any] = {"pope": {}, "mme": {}}
-        for kind, asked in exam.pope.items():
-            out["pope"][kind] = _yes_no(model, tokenizer, known, exam.seen, asked, generator)
-        for subtask, asked in exam.mme.items():
-            out["mme"][subtask] = _yes_no(model, tokenizer, known, exam.seen, asked, generator)
-        out["sampled"] = _captions(model, tokenizer, known, exam, generator)
-        out["greedy"] = _captions(model, tokenizer, known, exam, None)
-        out["relevance"] = _relevance(model, known, exam)
+    with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        answers = _yes_no(model, tokenizer, known, exam)
+        out: dict[str, Any] = {
+            "pope": {kind: answers[kind] for kind in KINDS if kind in answers},
+            "mme": {subtask: answers[subtask] for subtask in SUBTASKS if subtask in answers},
+            "sampled": _captions(model, tokenizer, known, exam, generator),
+            "greedy": _captions(model, tokenizer, known, exam, None),
+            "relevance": _relevance(model, known, exam),
+        }
     out["distance"] = distance(out)
     return out
 
@@ -74,48 +78,55 @@ def distance(figures: dict[str, Any]) -> float:
     return float(total + 20 * max(0.0, 0.55 - figures["relevance"]["name"] / 100))
 
 
-def _yes_no(
-    model: Any, tokenizer: Any, known: Words, seen: Tensor, asked: list[tuple[int, str, bool]], generator: Any
-) -> dict[str, float]:
-    """Accuracy in percent, sampled and greedy, with the rates of yes for both truths."""
-    if not asked:
-        return {}
-    no = tokenizer.encode(" No", add_special_tokens=False)[0]
-    rows = [tokenizer.encode(f"\n{text} ASSISTANT:", add_special_tokens=False) for _, text, _ in asked]
-    room = max(len(row) for row in rows)
-    device = seen.device
-    ids = torch.tensor([row + [0] * (room - len(row)) for row in rows], device=device)
-    last = torch.tensor([len(row) - 1 for row in rows], device=device)
-    which = torch.tensor([number for number, _, _ in asked], device=device)
-    yes = torch.tensor([truth for _, _, truth in asked], device=device)
-    logits = []
-    for at in range(0, len(rows), 1000):
-        part = slice(at, at + 1000)
-        front = in_front(model, seen[which[part]], known)
-        embedded = model.model.language_model.embed_tokens(ids[part]).to(front.dtype)
-        inputs = torch.cat([front, embedded], dim=1)
-        hidden = model.model.language_model(inputs_embeds=inputs, use_cache=False).last_hidden_state
-        spot = front.shape[1] + last[part]
-        logits.append(model.lm_head(hidden[torch.arange(len(spot), device=device), spot]).float())
-    scores = torch.cat(logits)
-    drawn = torch.multinomial(scores.softmax(-1), 1, generator=generator)[:, 0]
-    said, firm = drawn != no, scores.argmax(-1) != no
+def _yes_no(model: Any, tokenizer: Any, known: Words, exam: Exam) -> dict[str, dict[str, float]]:
+    """Per group of questions: accuracy in percent, expected when sampling and greedy; rates of yes.
 
-    def percent(hits: Tensor) -> float:
-        return round(100 * hits.float().mean().item(), 2)
+    A picture is read once for all questions about it.
+    """
+    from transformers import DynamicCache
+
+    inner, device = model.model.language_model, exam.seen.device
+    no = tokenizer.encode(" No", add_special_tokens=False)[0]
+    results: dict[str, list[tuple[bool, float, bool]]] = {}
+    for first in range(0, len(exam.scenes), _SCENES_AT_ONCE[device.type]):
+        numbers = range(first, min(first + _SCENES_AT_ONCE[device.type], len(exam.scenes)))
+        asked = [question for question in exam.questions if question[1] in numbers]
+        if not asked:
+            continue
+        rows = [tokenizer.encode(f"\n{text} ASSISTANT:", add_special_tokens=False) for _, _, text, _ in asked]
+        room = max(len(row) for row in rows)
+        ids = torch.tensor([row + [0] * (room - len(row)) for row in rows], device=device)
+        cache = DynamicCache(config=model.config.text_config)
+        front = in_front(model, exam.seen[numbers.start : numbers.stop], known)
+        inner(inputs_embeds=front, past_key_values=cache, use_cache=True)
+        cache.batch_select_indices(torch.tensor([number - first for _, number, _, _ in asked], device=device))
+        embedded = inner.embed_tokens(ids).to(front.dtype)
+        hidden = inner(inputs_embeds=embedded, past_key_values=cache, use_cache=True).last_hidden_state
+        last = torch.tensor([len(row) - 1 for row in rows], device=device)
+        scores = model.lm_head(hidden[torch.arange(len(rows), device=device), last]).float()
+        chances, firm = scores.softmax(-1)[:, no].tolist(), (scores.argmax(-1) != no).tolist()
+        for (group, _, _, truth), chance, yes in zip(asked, chances, firm, strict=True):
+            results.setdefault(group, []).append((truth, 1 - chance, yes))
+    return {group: _accuracy(found) for group, found in results.items()}
+
+
+def _accuracy(found: list[tuple[bool, float, bool]]) -> dict[str, float]:
+    def mean(values: list[float]) -> float:
+        return round(100 * sum(values) / max(1, len(values)), 2)
 
     return {
-        "sampled": percent(said == yes),
-        "greedy": percent(firm == yes),
-        "yes_if_true": percent(said[yes]),
-        "yes_if_false": percent(said[~yes]),
+        "sampled": mean([yes if truth else 1 - yes for truth, yes, _ in found]),
+        "greedy": mean([float(firm == truth) for truth, _, firm in found]),
+        "yes_if_true": mean([yes for truth, yes, _ in found if truth]),
+        "yes_if_false": mean([yes for truth, yes, _ in found if not truth]),
+        "questions": len(found),
     }
 
 
 def generate(
     model: Any, tokenizer: Any, known: Words, seen: Tensor, generator: Any, tokens: int = 64
 ) -> tuple[Tensor, Tensor]:
-    """Captions as ids (n, tokens) and the entropy of each layer's lens (n, tokens, layers)."""
+    """Captions as ids (n, length) and the entropy of each layer's lens (n, length, layers)."""
     from transformers import DynamicCache
 
     inner = model.model.language_model
@@ -140,6 +151,8 @@ def generate(
         token = torch.where(done, tokenizer.eos_token_id, token)
         done |= token == tokenizer.eos_token_id
         ids.append(token)
+        if bool(done.all()):
+            break
         inputs = inner.embed_tokens(token[:, None]).to(front.dtype)
     return torch.stack(ids, 1), torch.stack(entropies, 1)
 
@@ -164,33 +177,39 @@ def mentions(ids: Sequence[int], known: Words) -> list[tuple[int, int]]:
 
 
 def _captions(model: Any, tokenizer: Any, known: Words, exam: Exam, generator: Any) -> dict[str, Any]:
-    ids, entropies = generate(model, tokenizer, known, exam.seen, generator)
-    table, entropy = ids.tolist(), entropies.float().cpu().numpy()
+    at_once = _SCENES_AT_ONCE[exam.seen.device.type]
     bad_captions = bad = total = right = there = 0
     grounded: list[Any] = []
     invented: list[Any] = []
-    for number, (scene, row) in enumerate(zip(exam.scenes, table, strict=True)):
-        named = mentions(row, known)
-        truth = {CATEGORIES.index(name) for name in scene.names}
-        wrong = [(at, c) for at, c in named if c not in truth]
-        bad_captions += bool(wrong)
-        bad += len(wrong)
-        total += len(named)
-        right += len({c for _, c in named} & truth)
-        there += len(truth)
-        for at, c in named:
-            (grounded if c in truth else invented).append(entropy[number, at])
-    length = (ids != tokenizer.eos_token_id).sum(1).float()
-    layers = entropy.shape[-1]
+    lengths: list[int] = []
+    examples: list[str] = []
+    for first in range(0, len(exam.scenes), at_once):
+        ids, entropies = generate(model, tokenizer, known, exam.seen[first : first + at_once], generator)
+        entropy = entropies.float().cpu().numpy()
+        for number, (scene, row) in enumerate(
+            zip(exam.scenes[first : first + at_once], ids.tolist(), strict=True)
+        ):
+            named = mentions(row, known)
+            truth = {CATEGORIES.index(name) for name in scene.names}
+            wrong = [c for _, c in named if c not in truth]
+            bad_captions += bool(wrong)
+            bad += len(wrong)
+            total += len(named)
+            right += len({c for _, c in named} & truth)
+            there += len(truth)
+            for at, c in named:
+                (grounded if c in truth else invented).append(entropy[number, at])
+            lengths.append(sum(token != tokenizer.eos_token_id for token in row))
+            examples.append(tokenizer.decode(row, skip_special_tokens=True).strip())
+    layers = model.config.text_config.num_hidden_layers
     high, low = np.array(invented).reshape(-1, layers), np.array(grounded).reshape(-1, layers)
     return {
-        "chair_s": round(100 * bad_captions / len(table), 2),
+        "chair_s": round(100 * bad_captions / len(lengths), 2),
         "chair_i": round(100 * bad / max(1, total), 2),
         "recall": round(100 * right / there, 2),
-        "tokens": round(length.mean().item(), 1),
-        "ended": round(100 * (length < ids.shape[1]).float().mean().item(), 1),
+        "tokens": round(sum(lengths) / len(lengths), 1),
         "auroc": [round(auroc(high[:, n], low[:, n]), 3) for n in range(layers)],
-        "examples": [tokenizer.decode(row, skip_special_tokens=True).strip() for row in table[:4]],
+        "examples": examples[:4],
     }
 
 
@@ -225,3 +244,34 @@ def _relevance(model: Any, known: Words, exam: Exam) -> dict[str, float]:
                 hits[key] += any(b[0] <= x < b[2] and b[1] <= y < b[3] for b in boxes)
     figures = {key: round(100 * value / asked, 2) for key, value in hits.items()}
     return {**figures, "chance": round(100 * chance / asked, 2)}
+
+
+def main() -> None:
+    import argparse
+    import json
+    from pathlib import Path
+
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    parser = argparse.ArgumentParser(prog="python -m seewhen.scenes.train.measure", description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--split", choices=SPLITS, default="shifted")
+    parser.add_argument("--artwork", default=None)
+    parser.add_argument("--n", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0, help="of the scenes and of sampling")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = AutoModelForImageTextToText.from_pretrained(options.model, dtype=torch.float32).to(device)
+    tokenizer = AutoProcessor.from_pretrained(options.model).tokenizer
+    scenes = dataset(options.split, options.n, seed=options.seed, artwork=options.artwork)
+    with torch.no_grad():
+        exam = prepare(model, scenes, device)
+    figures = measure(model, tokenizer, words(tokenizer), exam, device, options.seed)
+    asked = {"split": options.split, "artwork": options.artwork, "scenes": options.n, "seed": options.seed}
+    options.out.write_text(json.dumps({**asked, **figures}, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps({**asked, **figures}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
