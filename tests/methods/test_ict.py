@@ -66,6 +66,7 @@ def test_selected_groups() -> None:
         "image.accuracy": torch.tensor([[0.5, 0.9], [0.9, 0.8]]),
     }
     assert selected(tensors, "image", 1).tolist() == [[0, 0, 0, 2], [0, 0, 0, 0]]  # the first of two equals
+    assert torch.equal(selected(tensors, "image", 0.5), selected(tensors, "image", 2))
     torch.testing.assert_close(selected(tensors, "image", 2), torch.tensor([[0, 0, 0, 2], [1.8, 2.4, 0, 0]]))
 
 
@@ -142,8 +143,9 @@ def test_errors() -> None:
     model, images = tiny.model("llava"), pictures(8)
     with pytest.raises(InvalidMethod, match="seewhen calibrate ict"), seewhen.attach(model, "ict"):
         pass
-    with pytest.raises(InvalidMethod, match="top=0"):
-        seewhen.method("ict", top=0)
+    for top in (0, 1.0, -0.5):
+        with pytest.raises(InvalidMethod, match=f"top={top}"):
+            seewhen.method("ict", top=top)
     with pytest.raises(InvalidInput, match="do not divide the width 32"):
         calibrate(model, TinyProcessor(), [], group=24)
     with pytest.raises(InvalidInput, match="too few"):

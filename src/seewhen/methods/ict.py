@@ -77,21 +77,24 @@ class ICT(Calibrated):
     presets: ClassVar[Mapping[str, Preset]] = {
         "script": Preset(
             {"image_strength": 8.0, "object_strength": 8.0, "top": 256},
-            "released code; one strength for both levels, the paper has two",
+            "released code, LLaVA-1.5-7B; one strength for both levels, the paper has two",
         )
     }
     needs_image: ClassVar[bool] = False
 
     image_strength: float = 8.0
     object_strength: float = 8.0
-    top: int = 256
+    # A number of groups, or a share of all: LLaVA-1.5-7B has 4096, of which the code takes 256.
+    top: int | float = 1 / 16
 
     def __post_init__(self) -> None:
         for name in ("image_strength", "object_strength"):
             if getattr(self, name) < 0:
                 raise InvalidMethod(f"ict: {name}={getattr(self, name)} is negative.", "0 switches it off.")
-        if self.top < 1:
-            raise InvalidMethod(f"ict: top={self.top}.", "At least one group; the published value is 256.")
+        if not (self.top >= 1 if isinstance(self.top, int) else 0 < self.top < 1):
+            raise InvalidMethod(
+                f"ict: top={self.top}.", "Give a number of groups, or a share of all groups below 1."
+            )
 
     def parts(self, backbone: Backbone) -> Parts:
         """Hooks on the out-projections, unless all strengths are zero."""
@@ -106,11 +109,12 @@ class ICT(Calibrated):
         return Parts(interventions=(AddAtLast(shifts),))
 
 
-def selected(tensors: Mapping[str, Tensor], level: str, top: int) -> Tensor:
+def selected(tensors: Mapping[str, Tensor], level: str, top: int | float) -> Tensor:
     """Scaled directions of the `top` groups by probe accuracy, zero elsewhere: (layers, d)."""
     directions, scales, accuracy = (tensors[f"{level}.{part}"] for part in ("directions", "scales", "accuracy"))
+    count = top if isinstance(top, int) else max(1, round(top * accuracy.numel()))
     # A stable sort: of equally good groups the first.
-    order = torch.argsort(accuracy.flatten(), descending=True, stable=True)[:top]
+    order = torch.argsort(accuracy.flatten(), descending=True, stable=True)[:count]
     chosen = torch.zeros(accuracy.numel(), dtype=torch.bool)
     chosen[order] = True
     return (directions * (scales * chosen.view_as(scales))[..., None]).flatten(1)
