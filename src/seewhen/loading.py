@@ -115,7 +115,7 @@ def load_model(
 
 
 def quantization_config(bits: str, dtype: Any = "auto") -> Any:
-    """transformers' configuration for "8bit" or "4bit": bitsandbytes where it is installed, else torchao."""
+    """transformers' configuration for "8bit" or "4bit": bitsandbytes, or torchao where only that is installed."""
     if bits not in QUANTIZATIONS:
         raise InvalidInput(
             f"There is no quantization {bits!r}.",
@@ -124,18 +124,17 @@ def quantization_config(bits: str, dtype: Any = "auto") -> Any:
     import torch
     import transformers
 
-    if importlib.util.find_spec("bitsandbytes") is not None:
-        if bits == "8bit":
-            return transformers.BitsAndBytesConfig(load_in_8bit=True)
-        compute = torch.bfloat16 if dtype == "auto" else dtype
-        compute = getattr(torch, compute) if isinstance(compute, str) else compute
-        return transformers.BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute
-        )
-    _need("torchao", "quant")
-    from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig
+    if bits == "8bit" and not _installed("bitsandbytes") and _installed("torchao"):
+        from torchao.quantization import Int8WeightOnlyConfig
 
-    return transformers.TorchAoConfig(Int8WeightOnlyConfig() if bits == "8bit" else Int4WeightOnlyConfig())
+        return transformers.TorchAoConfig(Int8WeightOnlyConfig())
+    _need("bitsandbytes", "quant")
+    if bits == "8bit":
+        return transformers.BitsAndBytesConfig(load_in_8bit=True)
+    compute = torch.bfloat16 if dtype == "auto" else dtype
+    return transformers.BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute
+    )
 
 
 def give_image_token(model: Any, processor: Any) -> None:
@@ -170,8 +169,12 @@ def _prepare(name_or_path: str | Path) -> None:
     register_models()
 
 
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
 def _need(package: str, extra: str) -> None:
-    if importlib.util.find_spec(package) is None:
+    if not _installed(package):
         raise MissingDependency(package, extra)
 
 
