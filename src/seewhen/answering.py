@@ -51,6 +51,8 @@ def chat_prompt(processor: Any, text: str, images: int) -> str:
         content: list[dict[str, str]] = [{"type": "image"}] * images + [{"type": "text", "text": text}]
         messages = [{"role": "user", "content": content}]
         return processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    if getattr(processor, "num_query_tokens", None) is not None:
+        return text  # (Instruct)BLIP's processor puts the image before the text by itself
     image_token = getattr(processor, "image_token", "<image>")
     return str(image_token) * images + text
 

@@ -219,7 +219,7 @@ def open_model(flags: ModelFlags) -> Any:
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     with plain_errors():
-        return loading.load(flags.model, device=flags.device, dtype=flags.dtype)
+        return loading.load(flags.model, **flags.loading())
 
 
 def _check_device(device: str | None) -> None:

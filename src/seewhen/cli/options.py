@@ -42,9 +42,23 @@ class ModelFlags:
         str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps. Default: cuda where there is one.")
     ] = None
     dtype: Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")] = "auto"
+    device_map: Annotated[
+        str | None, typer.Option("--device-map", help="'auto' spreads a large model over all devices.")
+    ] = None
+    quantization: Annotated[
+        str | None, typer.Option("--quantization", help="8bit or 4bit weights; needs seewhen[quant].")
+    ] = None
+    adapter: Annotated[
+        str | None, typer.Option("--adapter", help="Hub id or directory of a peft adapter (LoRA).")
+    ] = None
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error.", callback=show_traceback)
     ] = False
+
+    def loading(self) -> dict[str, Any]:
+        """For `seewhen.load`, beside the name."""
+        names = ("device", "dtype", "device_map", "quantization", "adapter")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 @dataclass(frozen=True)
