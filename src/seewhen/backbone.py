@@ -19,7 +19,7 @@ from seewhen.errors import UnsupportedModel
 from seewhen.families import exceptions_of
 
 # Names under which decoders keep their final norm and their layers.
-_NORMS = ("norm", "final_layernorm", "ln_f", "final_norm")
+_NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f", "final_norm")
 _LAYERS = ("layers", "h", "blocks")
 
 
@@ -43,6 +43,7 @@ class Backbone:
         """Read the facts of `model`. `overrides` replace any field the model does not answer correctly."""
         family = exceptions_of(model)
         known = {**family(model), **overrides}
+        _check_kind(model, known.get("driver"))
         decoder = known.get("decoder") or _decoder(model)
         layers = known.get("layers") or _child(decoder, _LAYERS, "decoder layers", "layers")
         text_config = known.get("text_config") or model.config.get_text_config(decoder=True)
@@ -97,15 +98,25 @@ def _unsupported(model: nn.Module, why: str, field: str) -> UnsupportedModel:
     )
 
 
+def _check_kind(model: Any, driver: Any) -> None:
+    for part in (model, driver):
+        config = getattr(part, "config", None)
+        if getattr(config, "is_encoder_decoder", False):
+            raise UnsupportedModel(
+                f"{type(model).__name__} is not supported: {type(part).__name__} is an encoder-decoder model.",
+                "The methods act on decoder-only vision-language models.",
+            )
+        if config is not None and getattr(config.get_text_config(), "cross_attention_layers", None):
+            raise UnsupportedModel(
+                f"{type(model).__name__} is not supported: it reads the image through cross-attention layers, "
+                "so its prompt has no image columns.",
+                "The methods act on models that put image tokens into the prompt.",
+            )
+
+
 def _decoder(model: Any) -> Any:
-    config = getattr(model, "config", None)
-    if config is None or not hasattr(model, "get_decoder"):
+    if getattr(model, "config", None) is None or not hasattr(model, "get_decoder"):
         raise _unsupported(model, "it is not a transformers model", "decoder")
-    if getattr(config, "is_encoder_decoder", False):
-        raise UnsupportedModel(
-            f"{type(model).__name__} is not supported: it is an encoder-decoder model.",
-            "The methods act on decoder-only vision-language models.",
-        )
     decoder = model.get_decoder()
     if decoder is None or decoder is model:
         raise _unsupported(model, "get_decoder() finds no text decoder", "decoder")

@@ -153,6 +153,11 @@ class Session:
 
     def _continue(self, step: Step, kwargs: dict[str, Any], cache: Any) -> dict[str, Any]:
         sequence = step.sequence
+        if not sequence.reached and (self.tables.edits or self.tables.masks):
+            raise UnsupportedModel(
+                f"The layers of {type(self.backbone.decoder).__name__} do not hand keyword arguments to attention.",
+                f"{self.method.name} changes attention; a method that only contrasts can be attached.",
+            )
         # Static caches hold their length in a tensor; everything sized by it was sized at prefill.
         past = cache.get_seq_length()
         room = past - sequence.prompt_length + 2 if isinstance(past, int) else None

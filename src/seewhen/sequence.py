@@ -140,6 +140,7 @@ class Sequence:
     memories: list[Any] = field(default_factory=list)
     hidden: Tensor | None = None  # (all rows, prompt), bool: columns a row must not see
     shift: Tensor | None = None  # ([axes,] branch rows): how far branch positions lie behind their main row
+    reached: bool = False  # an attention call has received the step: the model hands keywords down
     widened: int = 0  # columns of padding before the prompt, for branches with a longer one
 
     @property
@@ -214,12 +215,16 @@ class Step:
 
     def edit_attention(self, call: AttentionCall) -> Tensor:
         """The attention output after all edits of this layer."""
+        if self.prefill is not None:
+            self.sequence.reached = True
         for i in self.sequence.tables.edits[call.layer]:
             call.output = self.sequence.interventions[i].attend(self, self.sequence.memories[i], call)
         return call.output
 
     def edit_mask(self, layer: int, mask: Tensor | None, queries: int, columns: int) -> Tensor | None:
         """The attention mask after all edits of this layer."""
+        if self.prefill is not None:
+            self.sequence.reached = True
         for i in self.sequence.tables.masks.get(layer, ()):
             intervention, memory = self.sequence.interventions[i], self.sequence.memories[i]
             mask = intervention.edit_mask(self, memory, layer, mask, (queries, columns))
