@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from seewhen.bench.chair import CaptionReader
 from seewhen.errors import InvalidInput
 from seewhen.scenes import CATEGORIES, Scene, chair, dataset, mme, pope
 from seewhen.scenes.captions import caption, expected
@@ -106,3 +107,11 @@ def test_captions_name_what_is_there_and_what_they_are_told_to_invent() -> None:
             form = counted(name, count).split(" ")[-1]
             assert form in rest, (name, text)
         assert text[0].isupper() and text.endswith(".") and 10 <= len(text.split()) <= 80
+
+
+def test_chair_reads_nothing_into_a_caption_that_is_not_there() -> None:
+    """Places, moods and connecting words must not be in CHAIR's vocabulary."""
+    reader = CaptionReader()
+    for scene in dataset("test", 200):
+        text = caption(scene, Stream(0, "caption", scene.index))
+        assert set(reader.objects(text)) <= set(scene.names), text
