@@ -218,6 +218,20 @@ def test_beams_carry_their_own_history(llava):
     torch.testing.assert_close(total, output.sequences_scores, atol=1e-3, rtol=0)
 
 
+def test_the_trace_of_a_beam_search_is_the_winners_own(llava):
+    inputs = tiny.inputs("llava", rows=2, text_lengths=(4, 6))
+    method = seewhen.method("cai", start_layer=1, contrast=1.5, plausibility=None)
+    with seewhen.attach(llava, method, trace=True) as handle:
+        output = llava.generate(**inputs, num_beams=3, max_new_tokens=5, eos_token_id=None)
+        beams = handle.trace
+    tokens = output[:, inputs["input_ids"].shape[1] :]
+    assert torch.equal(beams.tokens.T, tokens)
+    replayed = seewhen.replay(llava, inputs, tokens, method)
+    steps = slice(0, tokens.shape[1])
+    assert torch.equal(beams.gate.transpose(0, 1), replayed.gates[:, steps])
+    torch.testing.assert_close(beams.entropy.transpose(0, 1), replayed.entropy[:, steps], atol=1e-4, rtol=0)
+
+
 def test_bfloat16_model_keeps_its_dtype(llava):
     model = copy.deepcopy(llava).to(torch.bfloat16)
     inputs = {k: v.to(torch.bfloat16) if v.is_floating_point() else v for k, v in tiny.inputs("llava").items()}

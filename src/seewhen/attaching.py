@@ -18,6 +18,7 @@ from seewhen.intervene import Session, attached_session
 from seewhen.methods import method as make_method
 from seewhen.methods.base import Method
 from seewhen.observe import Observer
+from seewhen.sequence import Sequence
 from seewhen.tilting import Tilt
 from seewhen.trace import Trace
 
@@ -111,31 +112,48 @@ def _watch_generate(model: Any, session: Session, handle: Handle) -> Callable[..
         elif "inputs" in kwargs:
             inputs.setdefault("input_ids", kwargs["inputs"])
         loop = session.parts.loop
+        beams = loop is None and _option(model, kwargs, "num_beams", 1) > 1
+        if beams:
+            kwargs["return_dict_in_generate"] = True  # for the beam indices, which the trace needs
         session.forget()
         with session.given(inputs):
             output = stock(*args, **kwargs) if loop is None else loop(session, stock, *args, **kwargs)
-        sequence = session.last
-        if sequence is not None:
-            ids = output if isinstance(output, Tensor) else output.sequences
-            tokens = _new_tokens(ids, inputs.get("input_ids"), sequence.rows)
-            if tokens is not None:
-                eos = _eos_ids(model, kwargs)
-                grids = functools.partial(image_grids, session.backbone, inputs, sequence.rows)
-                description = session.method.to_json()
-                handle._finished(
-                    lambda: Trace.of(sequence, description, tokens, eos, session.entropy_base).with_grids(grids())
-                )
-                _warn_if_silent(session, sequence)
-        return output
+        if session.last is not None:
+            _keep_trace(handle, session.last, output, inputs)
+            _warn_if_silent(session, session.last)
+        wanted = _option(model, inputs, "return_dict_in_generate", False)
+        return output.sequences if beams and not wanted else output
 
     return generate
 
 
-def _check_mode(method: Method, model: Any, kwargs: dict[str, Any]) -> None:
-    config = kwargs.get("generation_config") or model.generation_config
+def _keep_trace(handle: Handle, sequence: Sequence, output: Any, inputs: dict[str, Any]) -> None:
+    session = handle.session
+    model, rows = session.backbone.model, sequence.rows
+    ids = output if isinstance(output, Tensor) else output.sequences
+    tokens = _new_tokens(ids, inputs.get("input_ids"))
+    indices = getattr(output, "beam_indices", None)
+    if indices is None and ids.shape[0] != rows:
+        return
+    facts = (sequence, session.method.to_json(), tokens, _eos_ids(model, inputs), session.entropy_base, indices)
+    returned = ids.shape[0]
 
+    def make() -> Trace:
+        return Trace.of(*facts).with_grids(image_grids(session.backbone, inputs, returned))
+
+    handle._finished(make)
+
+
+def _option(model: Any, kwargs: dict[str, Any], name: str, default: Any) -> Any:
+    """An option of `generate`, from its arguments or the generation config."""
+    config = kwargs.get("generation_config") or model.generation_config
+    value = kwargs[name] if name in kwargs else getattr(config, name, None)
+    return default if value is None else value
+
+
+def _check_mode(method: Method, model: Any, kwargs: dict[str, Any]) -> None:
     def option(name: str) -> Any:
-        return kwargs[name] if name in kwargs else getattr(config, name, None)
+        return _option(model, kwargs, name, None)
 
     def refuse(condition: Any, what: str, hint: str) -> None:
         if condition:
@@ -156,26 +174,21 @@ def _check_mode(method: Method, model: Any, kwargs: dict[str, Any]) -> None:
     )
 
 
-def _new_tokens(ids: Tensor, prompt: Tensor | None, rows: int) -> Tensor | None:
-    """The generated part of `ids`, (rows, steps); None if beams or n-best returned other rows."""
-    if ids.shape[0] != rows:
-        return None
-    if prompt is not None and ids.shape[1] >= prompt.shape[1]:
-        start = prompt.repeat_interleave(rows // prompt.shape[0], dim=0)
+def _new_tokens(ids: Tensor, prompt: Tensor | None) -> Tensor:
+    """The generated part of `ids`, (rows, steps): without the prompt, if `generate` returned it too."""
+    if prompt is not None and ids.shape[1] >= prompt.shape[1] and ids.shape[0] % prompt.shape[0] == 0:
+        start = prompt.repeat_interleave(ids.shape[0] // prompt.shape[0], dim=0)
         if torch.equal(ids[:, : prompt.shape[1]].cpu(), start.cpu()):
             return ids[:, prompt.shape[1] :]
     return ids
 
 
 def _eos_ids(model: Any, kwargs: dict[str, Any]) -> frozenset[int]:
-    config = kwargs.get("generation_config") or model.generation_config
-    eos = kwargs.get("eos_token_id", getattr(config, "eos_token_id", None))
-    if eos is None:
-        return frozenset()
+    eos = _option(model, kwargs, "eos_token_id", ())
     return frozenset([eos] if isinstance(eos, int) else (int(token) for token in eos))
 
 
-def _warn_if_silent(session: Session, sequence: Any) -> None:
+def _warn_if_silent(session: Session, sequence: Sequence) -> None:
     gate = sequence.recorder.buffers.get("gate")
     if gate is not None and bool(sequence.image.valid.any()) and not bool(gate.any()):
         session.warn(

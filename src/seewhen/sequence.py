@@ -110,12 +110,6 @@ class Recorder:
                 self.buffers[name] = _static(larger)
             self.capacity = grown
 
-    def reorder(self, index: Tensor) -> None:
-        """Beam search reordered the rows: each row's history goes with it."""
-        index = index.to(self.device)
-        for buffer in self.buffers.values():
-            buffer.copy_(buffer.index_select(1, index))
-
 
 def _static(tensor: Tensor) -> Tensor:
     """Tell CUDA graphs that this tensor keeps its address, so that in-place updates can be captured."""
@@ -150,7 +144,7 @@ class Sequence:
 
     def reorder(self, index: Tensor) -> None:
         """Beam search picked the main rows `index`; take all per-row state along."""
-        self.recorder.reorder(index)
+        # Records stay where they were written; beam indices tell later which rows a winner went through.
         for intervention, memory in zip(self.interventions, self.memories, strict=True):
             intervention.reorder(memory, index)
         if self.hidden is not None:

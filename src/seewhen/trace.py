@@ -67,11 +67,22 @@ class Trace:
         tokens: Tensor,
         eos: frozenset[int],
         entropy_base: float = math.e,
+        beam_indices: Tensor | None = None,
     ) -> Trace:
-        """Bring the recorded buffers of `sequence` to the host. `tokens` (rows, steps)."""
+        """Bring the recorded buffers of `sequence` to the host. `tokens` (rows, steps).
+
+        After a beam search `beam_indices` (rows, steps) says which row each token of a returned sequence
+        came from (-1 past its end); its trace is put together from those rows.
+        """
         recorder = sequence.recorder
         steps = tokens.shape[1]
         tensors = {name: buffer[:steps].cpu() for name, buffer in recorder.buffers.items()}
+        image_tokens = sequence.image.valid.sum(dim=1).cpu()
+        if beam_indices is not None:
+            path = beam_indices[:, :steps].cpu().clamp(min=0).T
+            rows = torch.arange(path.shape[0])[:, None]
+            tensors = {name: tensor[rows, path] for name, tensor in tensors.items()}
+            image_tokens = image_tokens[path[0]]
         if "top_ids" in tensors:
             tensors["top_ids"] = tensors["top_ids"].nan_to_num(0).long()
         return cls(
@@ -84,7 +95,7 @@ class Trace:
             lengths=tuple(_length(row, eos) for row in tokens.tolist()),
             tokens=tokens.T.cpu().contiguous(),
             tensors=tensors,
-            image_tokens=tuple(int(n) for n in sequence.image.valid.sum(dim=1)),
+            image_tokens=tuple(image_tokens.tolist()),
             entropy_base=entropy_base,
             model=getattr(sequence.backbone.model.config, "_name_or_path", "") or "",
         )
