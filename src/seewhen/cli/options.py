@@ -46,7 +46,7 @@ class ModelFlags:
         str | None, typer.Option("--device-map", help="'auto' spreads a large model over all devices.")
     ] = None
     quantization: Annotated[
-        str | None, typer.Option("--quantization", help="8bit or 4bit weights; needs seewhen[quant].")
+        str | None, typer.Option("--quantization", help="8bit or 4bit weights; needs the extra 'quant'.")
     ] = None
     adapter: Annotated[
         str | None, typer.Option("--adapter", help="Hub id or directory of a peft adapter (LoRA).")
