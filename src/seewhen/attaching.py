@@ -60,6 +60,7 @@ def attach(
     *,
     trace: bool | str = False,
     relevance_layers: tuple[int, ...] = (),
+    head_layers: tuple[int, ...] = (),
     backbone: Backbone | None = None,
 ) -> Iterator[Handle]:
     """Make `model` decode with `method` inside the context; afterwards it is as it was.
@@ -67,7 +68,8 @@ def attach(
     Call `model.generate(...)` inside just as you do without: greedy, sampling, beams, left-padded
     batches, several images, streamers, static caches. `trace=True` keeps the full trace (entropy after
     every layer, relevance and attention maps, runner-up tokens), otherwise a cheap summary;
-    `relevance_layers` adds relevance read at other source layers, for analysis.
+    `relevance_layers` adds relevance read at other source layers and `head_layers` the attention of each
+    head of some layers, for analysis.
 
         with seewhen.attach(model, "cai") as handle:
             output = model.generate(**inputs, max_new_tokens=64)
@@ -85,7 +87,7 @@ def attach(
     base = next((tilt.gate.base for tilt in tilts if tilt.gate is not None), math.e)
     observers: tuple[Observer, ...] = ()
     if level != "summary":
-        observers = (Observer(relevance_layers, own_relevance=not tilts, entropy_base=base),)
+        observers = (Observer(relevance_layers, head_layers, own_relevance=not tilts, entropy_base=base),)
     session = Session(backbone, method, observers, level, base)
     handle = Handle(session)
     with attached_session(session):

@@ -15,17 +15,19 @@ from seewhen.interventions import Intervention
 from seewhen.sequence import Prefill, Sequence, Step
 from seewhen.tilting import Relevance
 from seewhen.when import entropy
+from seewhen.where import cosine
 
 
 @dataclass(frozen=True)
 class Observer(Intervention):
     """Reads, and changes nothing: entropy after every layer, image attention of every softmax layer,
-    relevance at chosen source layers.
+    relevance (and the bare cosine) at chosen source layers, each head's attention at chosen layers.
 
     `own_relevance` is False when the method's tilt already records the relevance it uses.
     """
 
     relevance_layers: tuple[int, ...] = ()
+    head_layers: tuple[int, ...] = ()
     own_relevance: bool = True
     entropy_base: float = math.e  # the method's own unit, so that entropies and thresholds compare
     relevance: Relevance = Relevance(query="tail_mean")
@@ -50,6 +52,7 @@ class Observer(Intervention):
             recorder.declare("relevance", (rows, tokens))
         for layer in self.relevance_layers:
             recorder.declare(f"relevance_at_{layer}", (rows, tokens))
+            recorder.declare(f"cosine_at_{layer}", (rows, tokens))
         return {}
 
     def before_layer(self, step: Step, memory: dict[int, Tensor], layer: int, hidden: Tensor) -> None:
@@ -67,9 +70,13 @@ class Observer(Intervention):
             index = sequence.image.columns[..., None].expand(-1, -1, states.shape[-1])
             memory[layer] = states.gather(1, index.to(states.device))
         query = self.relevance.query_vector(states, step.prefill)
-        weights = self.relevance.weights(query, memory[layer], sequence.image.valid.to(states.device))
+        valid = sequence.image.valid.to(states.device)
+        weights = self.relevance.weights(query, memory[layer], valid)
         for name in names:
             recorder.write(name, weights)
+        if layer in self.relevance_layers:
+            # The weights saturate in float32 a sixth above the lowest cosine; the cosine keeps the order.
+            recorder.write(f"cosine_at_{layer}", cosine(query, memory[layer], valid))
 
     def attend(self, step: Step, memory: Any, call: AttentionCall) -> Tensor:
         """Record the image attention; a tilt that runs later overwrites the `after` part."""
@@ -81,6 +88,10 @@ class Observer(Intervention):
         for when in ("before", "after"):
             step.recorder.write(f"mass_{when}", mass, call.layer)
             step.recorder.write(f"attention_{when}", mean, call.layer)
+            if call.layer in self.head_layers:
+                if step.prefill is not None:  # only here is the number of heads known
+                    step.recorder.declare(f"heads_{when}_at_{call.layer}", tuple(attention.shape))
+                step.recorder.write(f"heads_{when}_at_{call.layer}", attention)
         return call.output
 
     def reorder(self, memory: dict[int, Tensor], index: Tensor) -> None:

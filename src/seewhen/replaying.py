@@ -60,6 +60,7 @@ def replay(
     method: str | Method = "cai",
     *,
     relevance_layers: tuple[int, ...] = (),
+    head_layers: tuple[int, ...] = (),
     backbone: Backbone | None = None,
 ) -> Replay:
     """Run `method` over the prompt `inputs` and the continuation `tokens` ((steps,) or (rows, steps))."""
@@ -72,7 +73,8 @@ def replay(
             f"tokens has shape {tuple(ids.shape)} for {rows} prompt row(s).",
             "Give one non-empty continuation per prompt: (steps,) or (rows, steps).",
         )
-    with attach(model, method, trace="replay", relevance_layers=relevance_layers, backbone=backbone) as handle:
+    looks: dict[str, Any] = {"relevance_layers": relevance_layers, "head_layers": head_layers}
+    with attach(model, method, trace="replay", backbone=backbone, **looks) as handle:
         model.generate(
             **inputs,
             max_new_tokens=ids.shape[1] + 1,

@@ -189,6 +189,7 @@ class Tilt(Intervention):
         for name, value in (("before", before), ("after", after)):
             step.recorder.write(f"mass_{name}", value.sum(dim=-1).mean(dim=1), layer)
             step.recorder.write(f"attention_{name}", value.mean(dim=1), layer)
+            step.recorder.write(f"heads_{name}_at_{layer}", value)  # kept only where the observer asked for it
 
     def reorder(self, memory: _Memory, index: Tensor) -> None:
         """Histories (and, for completeness, features) follow their beams."""

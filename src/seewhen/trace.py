@@ -14,6 +14,8 @@ unless the method says otherwise).
 | relevance | image tokens | full |
 | mass_before, mass_after | layers: share of attention on the image, mean over heads | full |
 | attention_before, attention_after | layers, image tokens: mean over heads | full |
+| relevance_at_L, cosine_at_L | image tokens: read at source layer L | full, `relevance_layers` |
+| heads_before_at_L, heads_after_at_L | heads, image tokens: attention of layer L | full, `head_layers` |
 | top_ids, top_log_probs | 5: chosen and runner-up tokens of the final scores | full |
 | logits, scores | vocabulary | replay |
 """
