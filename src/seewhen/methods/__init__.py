@@ -19,6 +19,7 @@ _BUILT_IN = {
     "regular": ("regular", "Regular"),
     "min-p": ("regular", "MinP"),
     "cai": ("cai", "CAI"),
+    "cai-gla": ("cai_gla", "CAIGLA"),
     "pai": ("pai", "PAI"),
     "vcd": ("vcd", "VCD"),
     "icd": ("icd", "ICD"),
