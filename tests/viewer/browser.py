@@ -108,7 +108,9 @@ class Browser:
         message, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(message)
 
-    def open(self, path: Path, width: int = 1280, height: int = 900, dark: bool = False, phone: bool = False) -> None:
+    def open(
+        self, path: Path, width: int = 1280, height: int = 900, *, dark: bool = False, phone: bool = False
+    ) -> None:
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=scheme)
         self.call(
@@ -134,7 +136,8 @@ class Browser:
 
     def hover(self, selector: str) -> None:
         place = self.run(
-            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: 'center'}});"
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)});"
+            " e.scrollIntoView({block: 'center'});"
             " const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
         )
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=place[0], y=place[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -79,10 +80,8 @@ class Asker:
             try:
                 trace: Trace | None = handle.trace
             except SeewhenError:
-                trace = None  # beams, or a loop with rows of its own
+                trace = None  # a decoding loop of its own keeps none
         ids = output[0, self.inputs["input_ids"].shape[1] :].tolist()
-        if trace is None and full and not method.beams_only and not method.samples_only:
-            trace = self._replayed(method, ids)
         if trace is not None:
             trace = self._placed(trace.with_texts(self.tokenizer))
             if full and features:
@@ -110,16 +109,6 @@ class Asker:
         torch.manual_seed(self.decoding.seed)
         with torch.inference_mode():
             return self.model.generate(**self.inputs, **arguments)
-
-    def _replayed(self, method: Method, ids: list[int]) -> Trace:
-        """Beam search keeps no trace of the winner alone: feed it again, token by token."""
-        import torch
-
-        from seewhen.replaying import replay
-
-        with plain_errors(), torch.inference_mode(), collected_warnings():
-            trace = replay(self.model, self.inputs, ids, method, backbone=self.backbone).trace
-        return dataclasses.replace(trace, lengths=(len(ids),), tokens=trace.tokens[: len(ids)])
 
     def _placed(self, trace: Trace) -> Trace:
         """The grids with the part of the picture that the processor did not crop away."""
@@ -172,13 +161,14 @@ class Asker:
 
 
 def _newest_entropy(session: Any) -> float | None:
-    """The entropy of the output distribution of the step that just ran, if it is recorded."""
+    """The entropy in nats of the output distribution of the step that just ran, if it is recorded."""
     sequence = session.last
     if sequence is None or "entropy" not in sequence.recorder.buffers:
         return None
     recorder = sequence.recorder
     values = recorder.buffers["entropy"][int(recorder.step), 0].tolist()
-    return next((value for value in reversed(values) if value == value), None)
+    known = next((value for value in reversed(values) if not math.isnan(value)), None)
+    return None if known is None else known * math.log(session.entropy_base)
 
 
 def seen_box(processor: Any, size: tuple[int, int]) -> tuple[float, float, float, float]:

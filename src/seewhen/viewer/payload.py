@@ -90,10 +90,11 @@ def _tokens(trace: Trace, row: int, special: frozenset[int]) -> list[dict[str, A
     tensors, length = trace.row(row), trace.lengths[row]
     texts = trace.texts[row] if trace.texts else ("",) * length
     gate, entropy = tensors.get("gate"), tensors.get("entropy")
+    nats = math.log(trace.entropy_base)
     found = []
     for step in range(length):
         token = int(trace.tokens[step, row])
-        deepest = None if entropy is None else _deepest(entropy[step].tolist())
+        deepest = None if entropy is None else _deepest((entropy[step] * nats).tolist())
         runners = _runners(trace, row, step)
         found.append(
             {
@@ -145,9 +146,10 @@ def answer_maps(trace: Trace, layers: Sequence[int], row: int = 0) -> dict[str, 
         attention = tensors[key][:, list(layers), :count]
         maps[name] = [[_packed(layer) for layer in step] for step in attention[:, : len(kept)]]
         maps[f"{name}_mean"] = [_packed(step.nanmean(dim=0)) for step in attention]
-    for name in ("entropy", "threshold", "mass_before", "mass_after"):
+    nats = math.log(trace.entropy_base)
+    for name, unit in (("entropy", nats), ("threshold", nats), ("mass_before", 1.0), ("mass_after", 1.0)):
         if name in tensors:
-            maps[name] = [[_rounded(value) for value in step] for step in tensors[name].tolist()]
+            maps[name] = [[_rounded(value) for value in step] for step in (tensors[name] * unit).tolist()]
     grids = trace.grids[row] if trace.grids else ()
     maps["grids"] = [asdict(grid) for grid in grids]
     return maps
