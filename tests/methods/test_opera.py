@@ -81,7 +81,7 @@ def test_golden_with_rollback(golden_model: Any) -> None:
 
 @needs_golden
 def test_repaired_rollback_differs_only_after_the_second(golden_model: Any) -> None:
-    """Up to the second rollback both agree; then the float16 ties of the released code decide otherwise."""
+    """Up to the second rollback both agree; which of the four listed repairs parts them was not isolated."""
     golden = load_file(GOLDEN / "opera_rollback.safetensors")
     _, choices = golden_run(golden_model, threshold=3, earliest_rollback=1)
     same = [
