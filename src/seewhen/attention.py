@@ -136,7 +136,7 @@ def _hosted(kernel: str) -> Callable[..., tuple[Tensor, Any]]:
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
         if step is not None and step.edits(layer):
-            softcap = kwargs.get("softcap")
+            softcap = None if kernel == "sdpa" else kwargs.get("softcap")  # SDPA has no cap, whoever asks
             call = AttentionCall(module, layer, query, key, value, attention_mask, scaling, output, softcap)
             output = step.edit_attention(call)
         return output, weights
