@@ -67,6 +67,37 @@ def test_shared_features_change_nothing(checkpoint, method):
         made.close()
 
 
+ATTENTION = CAI.replace(contrast=1.0)
+WITHOUT_BRANCHES = {
+    "regular": seewhen.method("regular"),
+    "min-p": seewhen.method("min-p"),
+    "cai": ATTENTION,
+    "cai that looks at layer 1": ATTENTION.replace(source_layer=1, query="last"),
+    "pai": Part("attention", seewhen.method("pai")),
+}
+
+
+@pytest.mark.parametrize("method", WITHOUT_BRANCHES.values(), ids=WITHOUT_BRANCHES)
+@pytest.mark.parametrize("seed", [None, 0])
+def test_a_shared_prefix_changes_nothing(checkpoint, method, seed):
+    made = ModelAnswerer(str(checkpoint), method.to_json(), max_new_tokens=5, device="cpu")
+    some = [*tasks(), Task("long", "i0", tasks()[0].source, "Is there a dog and a cat and a bus in the image ?")]
+    try:
+        lengths = []
+        hook = made._model.base_model.language_model.layers[0].register_forward_pre_hook(
+            lambda m, args, kwargs: lengths.append(args[0].shape[:2]), with_kwargs=True
+        )
+        shared = made.answer(some, seed)
+        hook.remove()
+        (images, prefix), (rows, rest) = lengths[:2]
+        assert (images, rows) == (3, 7)  # the prefix once per image, the rest once per question
+        assert prefix > 16 > rest
+        made._prefix = None
+        assert made.answer(some, seed) == shared
+    finally:
+        made.close()
+
+
 def test_methods_that_alter_pixels_do_not_share(checkpoint):
     for name in ("vcd", "only", "dola"):
         made = ModelAnswerer(str(checkpoint), seewhen.method(name).to_json(), max_new_tokens=3, device="cpu")

@@ -29,6 +29,7 @@ from seewhen.methods.base import Parts
 from seewhen.runs.controls import from_json
 from seewhen.runs.features import shared_features
 from seewhen.runs.pictures import open_picture
+from seewhen.runs.prefix import PrefixHook, can_share, lay_out
 from seewhen.runs.work import Answer, Task
 from seewhen.tilting import Tilt
 
@@ -72,10 +73,19 @@ class ModelAnswerer:
         self._model, self._processor = _loaded(model, device, dtype, attention, revision)
         self._tokenizer = getattr(self._processor, "tokenizer", self._processor)
         self._method = from_json(dict(method)).prepare(self._tokenizer)
-        self._shares = _may_share_features(self._method.parts(Backbone.of(self._model)))
+        backbone = Backbone.of(self._model)
+        parts = self._method.parts(backbone)
+        self._tilts = bool(parts.interventions) and all(isinstance(i, Tilt) for i in parts.interventions)
+        self._shares = _may_share_features(parts)
         self._max_new_tokens, self._raw, self._temperature = max_new_tokens, raw_prompt, temperature
         self._open = ExitStack()
         self._handle = self._open.enter_context(attach(self._model, self._method))
+        self._backbone, self._prefix = backbone, None
+        if self._shares and not parts.branches and can_share(backbone):
+            # After the method's own hooks: these see the whole prompt, what follows reads only the rest.
+            looks = [i.relevance.source_layer for i in parts.interventions if isinstance(i, Tilt)]
+            self._prefix = PrefixHook(backbone, looks)
+            self._open.callback(self._prefix.remove)
 
     def close(self) -> None:
         """Takes the method off the model again."""
@@ -103,9 +113,7 @@ class ModelAnswerer:
     def _generate(self, tasks: Sequence[Task], pictures: Mapping[str, Any], seed: int | None) -> list[Answer]:
         prompts = [self._prompt(task) for task in tasks]
         inputs = model_inputs(self._model, self._processor, [[pictures[task.source]] for task in tasks], prompts)
-        if self._shares:
-            sources = [task.source for task in tasks]
-            inputs = shared_features(self._model, inputs, sources) or inputs
+        inputs = self._share(inputs, [task.source for task in tasks])
         # Some methods draw noise of their own; the batch is always cut the same way, so this repeats.
         torch.manual_seed(stream_seed(seed or 0, tasks[0].id))
         with warnings.catch_warnings():
@@ -119,6 +127,16 @@ class ModelAnswerer:
             for row, facts in zip(rows, fired, strict=True)
         ]
 
+    def _share(self, inputs: dict[str, Any], sources: Sequence[str]) -> dict[str, Any]:
+        """Computes what the questions about one image have in common only once, where that is exact."""
+        if self._shares:
+            inputs = shared_features(self._model, inputs, sources) or inputs
+        if self._prefix is not None:
+            found = lay_out(self._backbone, inputs, sources, self._tokenizer.pad_token_id)
+            self._prefix.expect(found[1] if found else None)
+            inputs = found[0] if found else inputs
+        return inputs
+
     def _up_to_end(self, tokens: list[int]) -> list[int]:
         """Tokens up to and with the first that ends the answer; what follows is padding."""
         eos = self._model.generation_config.eos_token_id
@@ -128,12 +146,10 @@ class ModelAnswerer:
 
     def _fired(self, rows: Sequence[Sequence[int]]) -> list[dict[str, float]]:
         """The share of each answer's tokens that were tilted, for methods that tilt."""
-        if self._method.beams_only:
+        if not self._tilts:
             return [{} for _ in rows]
-        trace = self._handle.trace
-        if not trace.tilted_layers:
-            return [{} for _ in rows]
-        return [{"fired": round(n / len(row), 4)} for n, row in zip(trace.fired_tokens(), rows, strict=True)]
+        fired = self._handle.trace.fired_tokens()
+        return [{"fired": round(n / len(row), 4)} for n, row in zip(fired, rows, strict=True)]
 
     def _prompt(self, task: Task) -> str:
         if not self._raw:

@@ -1,0 +1,152 @@
+"""The prompt up to the question, computed once per image and shared by its questions.
+
+Most of a yes/no benchmark's work is reading the image's tokens, and all questions about an image begin
+with the same tokens. Causal attention makes their keys and values independent of the question, so one
+row per image is enough: the rows are laid out as prefix, padding, question, and when the decoder is
+about to read the prompt, the prefix is computed for one row of each image, copied into the cache of
+all its rows, and cut from what is left to read. Everything else sees the whole prompt as always.
+
+Only where that is exact: full causal attention in all layers, and methods that change nothing but the
+newest token's row and add no rows of their own. Layers in which a method looks at the image's hidden
+states are shown the whole prompt for the moment of that look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from seewhen.backbone import Backbone
+
+_WORTH = 16  # tokens; a shorter prefix is not worth a pass of its own
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`length` tokens are common to all rows; row r has the image of row `same[r]`."""
+
+    length: int
+    same: tuple[int, ...]
+
+
+def can_share(backbone: Backbone) -> bool:
+    """Whether every layer of the decoder reads causally and in full, with one position per token."""
+    text = backbone.text_config
+    kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
+    rope = getattr(text, "rope_parameters", None) or {}
+    return (
+        backbone.driver is backbone.model
+        and len(backbone.softmax_layers) == backbone.num_layers
+        and kinds == {"full_attention"}
+        and "mrope_section" not in rope
+        and not getattr(text, "sliding_window", None)
+        and not getattr(text, "use_bidirectional_attention", None)
+    )
+
+
+def lay_out(
+    backbone: Backbone, inputs: dict[str, Any], images: Sequence[str], pad: int
+) -> tuple[dict[str, Any], Layout] | None:
+    """The inputs with the padding moved behind the common prefix, or None where there is none to share."""
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    others = set(inputs) - {"input_ids", "attention_mask", "pixel_values", "image_sizes", "mm_encoder_outputs"}
+    if len(set(images)) == len(images) or others:  # token types mark prompts that are read both ways
+        return None
+    rows = [row[seen.bool()] for row, seen in zip(ids, mask, strict=True)]
+    length = _common(rows)
+    after_image = max(int(backbone.image_mask(row[None])[0].nonzero().max()) + 1 for row in rows)
+    if length < max(after_image, _WORTH):
+        return None
+    longest = max(len(row) for row in rows)
+    new_ids = ids.new_full((len(rows), longest), pad)
+    new_mask = mask.new_zeros(len(rows), longest)
+    for r, row in enumerate(rows):
+        start = longest - (len(row) - length)
+        new_ids[r, :length], new_ids[r, start:] = row[:length], row[length:]
+        new_mask[r, :length], new_mask[r, start:] = 1, 1
+    first: dict[str, int] = {}
+    same = tuple(first.setdefault(image, r) for r, image in enumerate(images))
+    return {**inputs, "input_ids": new_ids, "attention_mask": new_mask}, Layout(length, same)
+
+
+def _common(rows: Sequence[Tensor]) -> int:
+    """How many tokens all rows begin with; at least one token of each is left over."""
+    length = min(len(row) for row in rows) - 1
+    for row in rows[1:]:
+        different = (row[:length] != rows[0][:length]).nonzero()
+        length = int(different[0]) if len(different) else length
+    return length
+
+
+class PrefixHook:
+    """Stands before the decoder; acts once after `expect`, at the prompt.
+
+    Made after the method's hooks are in place. `looks` are the layers in which the method reads hidden
+    states of the whole prompt.
+    """
+
+    def __init__(self, backbone: Backbone, looks: Iterable[int] = ()) -> None:
+        self._decoder = backbone.decoder
+        self._layout: Layout | None = None
+        self._prefix: dict[int, Tensor] = {}  # hidden states of the prefix before each layer of `looks`
+        self._index: Tensor | None = None  # row -> row of the prefix, while the rest of a prompt is read
+        self._length = 0
+        register = self._decoder.register_forward_pre_hook
+        self._handles = [register(self._before, with_kwargs=True)]
+        self._handles.append(self._decoder.register_forward_hook(self._after, always_call=True))
+        for number in sorted(set(looks)):
+            layer = backbone.layers[number]
+            self._handles.append(layer.register_forward_pre_hook(self._shower(number), prepend=True))
+            self._handles.append(layer.register_forward_pre_hook(self._hide))
+
+    def expect(self, layout: Layout | None) -> None:
+        """The layout of the prompt that comes next."""
+        self._layout = layout
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _before(
+        self, module: nn.Module, args: tuple, kwargs: dict[str, Any]
+    ) -> tuple[tuple, dict[str, Any]] | None:
+        layout, self._layout = self._layout, None
+        if layout is None:
+            return None
+        embeds, cache = kwargs["inputs_embeds"], kwargs["past_key_values"]
+        length, kept = layout.length, sorted(set(layout.same))
+        prefix = DynamicCache(config=self._decoder.config)
+        self._prefix = {}
+        # Past the hooks of the decoder: no method has anything to do with the prefix.
+        self._decoder.forward(inputs_embeds=embeds[kept, :length], past_key_values=prefix, use_cache=True)
+        place = {row: k for k, row in enumerate(kept)}
+        index = torch.tensor([place[row] for row in layout.same], device=embeds.device)
+        for number, layer in enumerate(prefix.layers):
+            cache.update(layer.keys[index], layer.values[index], number)
+        self._index, self._length = index, length
+        left = {**kwargs, "inputs_embeds": embeds[:, length:]}
+        if isinstance(kwargs.get("position_ids"), Tensor):
+            left["position_ids"] = kwargs["position_ids"][..., length:]
+        if isinstance(kwargs.get("cache_position"), Tensor):
+            left["cache_position"] = kwargs["cache_position"][length:]
+        return args, left
+
+    def _after(self, module: nn.Module, args: tuple, output: Any) -> None:
+        self._index, self._prefix = None, {}
+
+    def _shower(self, number: int) -> Any:
+        def show(module: nn.Module, args: tuple) -> tuple | None:
+            if self._index is None:
+                self._prefix[number] = args[0]  # the prefix itself, or a later token: overwritten or dropped
+                return None
+            return (torch.cat([self._prefix[number][self._index], args[0]], dim=1), *args[1:])
+
+        return show
+
+    def _hide(self, module: nn.Module, args: tuple) -> tuple | None:
+        return None if self._index is None else (args[0][:, self._length :], *args[1:])
