@@ -32,5 +32,8 @@ format: $(STAMP) ## rewrite the code in the project's style
 types: $(STAMP)  ## mypy, strict
 	$(BIN)/mypy
 
+docs: $(STAMP)   ## rewrite docs/command-line.md from the commands
+	$(BIN)/python docs/command_line.py
+
 clean:           ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -177,6 +177,7 @@ def test_demo_marks_what_is_really_there(run: Run, packaged: None, tmp_path: Pat
     scene = sample("shifted", 2)
     assert Image.open(tmp_path / "demo" / "scene.png").tobytes() == render(scene).tobytes()
     assert ", ".join(scene.names) in ran.out
+    assert "One scene proves nothing" in ran.out
     assert str(tmp_path / "demo" / "seen.html") in ran.out.replace("\n", "")
     data = payload_of(tmp_path / "demo" / "seen.html")
     assert data["truth"] == list(scene.names)

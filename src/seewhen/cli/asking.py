@@ -204,6 +204,12 @@ def open_model(flags: ModelFlags) -> Any:
             "Install seewhen again, train it with `python -m seewhen.scenes.train`, or name another with --model.",
         )
     _check_device(flags.device)
+    if is_packaged(flags.model):
+        # The small model's steps are too short to share: on a busy machine with two cores a second thread
+        # made them ten times slower, waiting for the first.
+        import torch
+
+        torch.set_num_threads(1)
     from transformers.utils import logging
 
     logging.disable_progress_bar()
