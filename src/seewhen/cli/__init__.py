@@ -28,6 +28,7 @@ COMMANDS = (
     "eval",
     "sweep",
     "report",
+    "figure",
     "calibrate",
     "serve",
 )

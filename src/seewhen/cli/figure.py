@@ -1,0 +1,223 @@
+"""`seewhen figure`: every figure of the paper, from a trace, a run, a sweep, or scenes drawn on the spot."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from seewhen.cli.options import ModelFlags, check_writable, flags
+from seewhen.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from seewhen.figures.cases import Case
+    from seewhen.figures.registry import Entry
+
+_ONE, _MANY = 24, 60  # scenes, unless said: to find a telling answer in, or to measure on
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("figure")(flags(figure))
+
+
+def figure(
+    name: Annotated[
+        str, typer.Argument(help="Which figure; `seewhen figure list` shows them.", show_default=False)
+    ],
+    *,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File ending in .png, .svg or .pdf. Default: NAME.png")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="File for the numbers. Default: beside the figure, .json")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Draw this trace (`seewhen describe --trace FILE`).")
+    ] = None,
+    image: Annotated[Path | None, typer.Option("--image", help="With --trace: its picture.")] = None,
+    objects: Annotated[
+        str | None, typer.Option("--objects", help="With --trace: what the picture shows, as in dog,person.")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option("--run", help="A run of chair (`seewhen eval`), or a folder of `seewhen sweep`.")
+    ] = None,
+    images: Annotated[Path | None, typer.Option("--images", help="With --run: folder of its pictures.")] = None,
+    annotations: Annotated[
+        str | None, typer.Option("--annotations", help="With --run: folder of COCO's annotations.")
+    ] = None,
+    scenes: Annotated[
+        int | None, typer.Option("--scenes", min=1, help="Ask about so many scenes now (24 or 60 unless said).")
+    ] = None,
+    split: Annotated[str, typer.Option("--split", help="Part of the scenes: val, test or shifted.")] = "shifted",
+    method: Annotated[
+        str | None, typer.Option("--method", "-M", help="With --scenes: NAME[:PRESET][:name=value].")
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option("--against", help="case, caption: method to compare with; `none` for none.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="With --scenes: sample; greedy unless given.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="With --run: use so many of its answers.")] = 60,
+    index: Annotated[
+        int | None, typer.Option("--index", help="Which answer (from 0); else the most telling one.")
+    ] = None,
+    words: Annotated[
+        str | None, typer.Option("--words", help="Words of the answer, as in dog,person; dog#2: the second.")
+    ] = None,
+    layers: Annotated[
+        str | None, typer.Option("--layers", help="layers: source layers; similarity, case: the layer shown.")
+    ] = None,
+    head: Annotated[int | None, typer.Option("--head", min=0, help="case: one head; else their mean.")] = None,
+    dpi: Annotated[int, typer.Option("--dpi", min=30, max=1200, help="Dots per inch of PNG.")] = 200,
+    model: ModelFlags,
+) -> None:
+    """Draw a figure and write the numbers behind it.
+
+    seewhen figure pointing --scenes 60 --out pointing.pdf
+
+    seewhen figure similarity --trace t.json --image photo.jpg --words dog,person
+
+    seewhen figure case --method cai:start_layer=0.5 --head 0 --layers 11
+
+    seewhen figure ablation-gate --run sweep --out gate.svg
+    """
+    from seewhen.figures import registry, style
+
+    if name == "list":
+        for each, entry in registry.FIGURES.items():
+            typer.echo(f"{each:18} {entry.summary} (from {entry.of})")
+        return
+    entry = registry.figure_named(name)
+    out = out or Path(f"{name}.png")
+    style.check_target(out)
+    check_writable(data)
+    style.need_matplotlib()
+    if sum(given is not None for given in (trace, run, scenes)) > 1:
+        raise InvalidInput("--trace, --run and --scenes exclude each other.", "Give one of them.")
+    wish = registry.Wish(_split(words), tuple(_numbers(layers)), head)
+    if entry.of == "sweep":
+        from seewhen.figures.ablations import read_sweep
+
+        if run is None:
+            raise InvalidInput(f"{name} is drawn from a sweep.", "Give its folder with --run.")
+        drawing = entry.draw(read_sweep(run), wish)
+    elif trace is not None:
+        case = _traced(trace, image, objects, index or 0)
+        drawing = entry.draw(case if entry.of == "answer" else [case], wish)
+    else:
+        source = _Source(model, head, wish.layers)
+        if run is not None:
+            cases = source.of_run(run, limit, images, annotations)
+        else:
+            count = scenes or (_ONE if entry.of == "answer" else _MANY)
+            cases = source.of_scenes(count, split, method or entry.method, seed)
+        drawing = _from_cases(entry, cases, wish, index, against, source)
+    for path in style.save(drawing, out, data, dpi=dpi):
+        typer.echo(path)
+
+
+def _from_cases(
+    entry: Entry, cases: list[Case], wish: Any, index: int | None, against: str | None, source: _Source
+) -> Any:
+    from dataclasses import replace
+
+    from seewhen.figures.registry import most_telling
+
+    if entry.of == "answers":
+        return entry.draw(cases, wish)
+    case = most_telling(entry, cases, index)
+    rival = against if against is not None else entry.against
+    if rival not in (None, "none") and entry.against is not None:
+        wish = replace(wish, against=source.rival(case, str(rival), same_words="gate" in case.trace.tensors))
+    return entry.draw(case, wish)
+
+
+class _Source:
+    """The model behind --scenes and --run, loaded once."""
+
+    def __init__(self, model: ModelFlags, head: int | None, layers: tuple[int, ...]) -> None:
+        self._flags, self._head, self._layers = model, head, layers
+        self._looker: Any = None
+
+    def _load(self, model: ModelFlags) -> Any:
+        from seewhen.cli.asking import open_model
+        from seewhen.figures.tracing import Looker
+
+        loaded = open_model(model)
+        self._looker = Looker.of(loaded)
+        if self._head is not None:
+            import dataclasses
+
+            kept = self._layers or self._looker.backbone.softmax_layers
+            self._looker = dataclasses.replace(self._looker, head_layers=kept)
+        return self._looker
+
+    def of_scenes(self, count: int, split: str, method: str, seed: int | None) -> list[Case]:
+        from seewhen.cli.choosing import choose
+        from seewhen.figures.tracing import trace_scenes
+        from seewhen.runs.progress import Progress
+        from seewhen.scenes import SPLITS, dataset
+
+        if split not in SPLITS:
+            raise InvalidInput(f"There is no part {split!r} of the scenes.", f"Use one of {', '.join(SPLITS)}.")
+        chosen = choose(method).method
+        pictures = dataset(split, count)
+        looker = self._load(self._flags)
+        with Progress(f"{method} on {split} scenes", count, stream=sys.stderr) as bar:
+            return trace_scenes(looker, pictures, chosen, seed=seed, tick=bar.advance)
+
+    def of_run(self, path: Path, limit: int, images: Path | None, annotations: str | None) -> list[Case]:
+        from dataclasses import replace
+
+        from seewhen.figures.tracing import run_model, trace_run
+        from seewhen.runs.progress import Progress
+        from seewhen.runs.store import read_run
+
+        records = [record for record in read_run(path).records if not record.error and record.seed == 0]
+        truth: Any = None
+        if annotations is not None:
+            from seewhen.bench.registry import load
+
+            truth = load("chair", annotations).truth  # type: ignore[attr-defined]
+        own = run_model(path)
+        flags = replace(self._flags, model=own) if self._flags.model == ModelFlags.model else self._flags
+        looker = self._load(flags)
+        with Progress(f"answers of {path.name}", min(limit, len(records)), stream=sys.stderr) as bar:
+            return trace_run(looker, path, limit=limit, images=images, truth=truth, tick=bar.advance)
+
+    def rival(self, case: Case, method: str, same_words: bool) -> Case:
+        """The same words (for a method with a gate) or the same question, with another method."""
+        from seewhen.cli.choosing import choose
+        from seewhen.figures.tracing import answered, replayed
+
+        chosen = choose(method).method
+        return replayed(self._looker, case, chosen) if same_words else answered(self._looker, [case], chosen)[0]
+
+
+def _traced(path: Path, image: Path | None, objects: str | None, row: int) -> Case:
+    from seewhen.figures.cases import case_of, scene_case, scene_named
+    from seewhen.trace import Trace
+
+    trace = Trace.load(path)
+    if image is not None and str(image).startswith("scene:"):
+        from dataclasses import replace
+
+        return replace(scene_case(scene_named(str(image).removeprefix("scene:")), trace=trace), row=row)
+    from seewhen.images import open_image
+
+    picture = None if image is None else open_image(image)
+    named = None if objects is None else _split(objects)
+    return case_of(trace, picture, objects=named, row=row, name="" if image is None else image.name)
+
+
+def _split(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip()) if text else ()
+
+
+def _numbers(text: str | None) -> list[int]:
+    try:
+        return [int(part) for part in _split(text)]
+    except ValueError:
+        raise InvalidInput(f"{text!r} is not a list of layers.", "Write them as in 0,4,11.") from None

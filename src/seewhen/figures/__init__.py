@@ -1,0 +1,48 @@
+"""Every figure of the paper, and what it only shows by example, measured.
+
+Each is a function from one answer (`Case`), many answers or a sweep to a `Drawing`: a matplotlib figure and
+the numbers in it. `save` writes both.
+
+    from seewhen.figures import case_of, save, similarity
+    answer = seewhen.generate(model, processor, "photo.jpg", "What is in the image?", trace=True)
+    save(similarity(case_of(answer.trace, image)), "seen.pdf")
+
+`seewhen figure NAME` does the same from the command line, `docs/gallery.md` shows them all. Needs the extra
+`figures` (matplotlib).
+"""
+
+from seewhen.figures.ablations import ablation_contrast, ablation_gate, read_sweep
+from seewhen.figures.captions import caption
+from seewhen.figures.case_study import case_study
+from seewhen.figures.cases import Case, case_of, scene_case
+from seewhen.figures.entropies import entropy, median_entropy
+from seewhen.figures.failures import confident_hallucinations, failure
+from seewhen.figures.fired import fired
+from seewhen.figures.maps import similarity, source_layers
+from seewhen.figures.measured import auroc_by_layer, calibration, pointing
+from seewhen.figures.registry import FIGURES
+from seewhen.figures.style import Drawing, save
+
+__all__ = [
+    "FIGURES",
+    "Case",
+    "Drawing",
+    "ablation_contrast",
+    "ablation_gate",
+    "auroc_by_layer",
+    "calibration",
+    "caption",
+    "case_of",
+    "case_study",
+    "confident_hallucinations",
+    "entropy",
+    "failure",
+    "fired",
+    "median_entropy",
+    "pointing",
+    "read_sweep",
+    "save",
+    "scene_case",
+    "similarity",
+    "source_layers",
+]

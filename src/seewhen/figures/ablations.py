@@ -1,0 +1,114 @@
+"""The two ablation plots, from what `seewhen sweep` wrote: start layer by threshold, and contrast."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from seewhen.errors import InvalidInput
+from seewhen.figures.style import BLACK, COLUMN, MARKERS, SERIES, Drawing, new_figure, paper_style, plain
+
+_NAMES = {"start_layer": "start layer lₛ", "threshold": "γ", "contrast": "contrast λ"}
+
+
+def read_sweep(path: str | Path) -> dict[str, Any]:
+    """A `sweep.json`, or the folder that holds it."""
+    path = Path(path)
+    path = path / "sweep.json" if path.is_dir() else path
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidInput(f"There is no sweep at {path}.", "Make one with `seewhen sweep`.") from None
+    except (ValueError, OSError) as error:
+        raise InvalidInput(f"{path} is not a sweep: {error}.", "Make it again with `seewhen sweep`.") from None
+    if not isinstance(found, dict) or found.get("format") != 1 or "points" not in found:
+        raise InvalidInput(f"{path} is not a sweep of this version.", "Make it again with `seewhen sweep`.")
+    return found
+
+
+def ablation_gate(sweep: Mapping[str, Any]) -> Drawing:
+    """The metric by start layer, one curve for each threshold."""
+    return _ablation(sweep, "ablation-gate", "start_layer", "threshold")
+
+
+def ablation_contrast(sweep: Mapping[str, Any]) -> Drawing:
+    """The metric by contrast coefficient; the other fields at their best."""
+    return _ablation(sweep, "ablation-contrast", "contrast", None)
+
+
+def _ablation(sweep: Mapping[str, Any], name: str, field: str, by: str | None) -> Drawing:
+    if len(sweep["grid"].get(field, ())) < 2:
+        swept = ", ".join(f for f, values in sweep["grid"].items() if len(values) > 1) or "none"
+        symbol = {"start_layer": "l_s=0.5,0.7,0.85", "contrast": "lambda=1,2,3"}[field]
+        raise InvalidInput(f"The sweep does not vary {field} (it varies {swept}).", f"Use --grid {symbol}.")
+    if by is not None and by not in sweep["grid"]:
+        by = None
+    curves = _curves(sweep, field, by)
+    title = str(sweep.get("metric", "")).replace("_", " ")
+    with paper_style():
+        figure = new_figure(COLUMN, 2.4)
+        axes = figure.subplots()
+        ticks = sorted({point["x"] for points in curves.values() for point in points})
+        gap = min(b - a for a, b in pairwise(ticks)) if len(ticks) > 1 else 1.0
+        best = None
+        for number, (label, points) in enumerate(curves.items()):
+            # Curves stand a little apart, so that their intervals can be told from one another.
+            shift = (number - (len(curves) - 1) / 2) * 0.09 * gap
+            x = [point["x"] + shift for point in points]
+            y = [point["value"] for point in points]
+            spread = [[p["value"] - p["low"] for p in points], [p["high"] - p["value"] for p in points]]
+            color, marker = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
+            axes.errorbar(x, y, yerr=spread, color=color, marker=marker, capsize=1.5, elinewidth=0.7, label=label)
+            best = next(((a, p["value"]) for a, p in zip(x, points, strict=True) if p["best"]), best)
+        if best is not None:
+            axes.plot(*best, ls="", marker="o", ms=9, mfc="none", mec=BLACK, mew=1.0, label="chosen")
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_xlabel(_NAMES.get(field, field))
+        axes.set_ylabel(f"{title}, validation")
+        _legend_above(figure, axes)
+    data = {
+        "figure": name,
+        "method": sweep["method"],
+        "metric": sweep["metric"],
+        "images": sweep["tuned_on"],
+        "field": field,
+        "by": by,
+        "held": {f: sweep["best"][f] for f in sweep["grid"] if f not in (field, by)},
+        "best": sweep["best"],
+        "interval": "95 %, bootstrap over images",
+        "curves": curves,
+    }
+    return Drawing(figure, plain(data))
+
+
+def _legend_above(figure: Any, axes: Any) -> None:
+    """Above the plot: inside, it would cover an interval somewhere."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 4), columnspacing=1.0)
+
+
+def _curves(sweep: Mapping[str, Any], field: str, by: str | None) -> dict[str, list[dict[str, Any]]]:
+    """Points (x, value, low, high) by curve; fields that are not drawn are held at the best setting."""
+    held = [f for f in sweep["grid"] if f not in (field, by)]
+    curves: dict[str, list[dict[str, Any]]] = {}
+    for point in sweep["points"]:
+        values = point["values"]
+        if any(values[f] != sweep["best"][f] for f in held) or not isinstance(values[field], int | float):
+            continue
+        entry = point["metrics"][sweep["metric"]]
+        label = sweep["method"] if by is None else f"{_NAMES.get(by, by)} = {_shown(values[by])}"
+        curves.setdefault(label, []).append(
+            {
+                "x": float(values[field]),
+                **{part: float(entry[part]) for part in ("value", "low", "high")},
+                "best": values == sweep["best"],
+            }
+        )
+    return {label: sorted(points, key=lambda p: p["x"]) for label, points in curves.items()}
+
+
+def _shown(value: Any) -> str:
+    return "adaptive" if value is None else f"{value:g}" if isinstance(value, int | float) else str(value)
