@@ -53,7 +53,7 @@ def create_app(engines: Mapping[str, Engine], settings: Settings) -> Guard:
     app.add_exception_handler(ApiError, _told)
     app.add_exception_handler(HTTPException, _told)
     _add_routes(app, engines, settings)
-    _describe(app, settings)
+    _describe(app, engines, settings)
     return Guard(app, settings)
 
 
@@ -193,7 +193,7 @@ async def _told(request: Request, error: Exception) -> Response:
     return JSONResponse(error.body(), error.status, dict(error.headers()))
 
 
-def _describe(app: FastAPI, settings: Settings) -> None:
+def _describe(app: FastAPI, engines: Mapping[str, Engine], settings: Settings) -> None:
     """The request is parsed from its bytes, so its schema is added by hand."""
     reference = "#/components/schemas/{model}"
     stock = app.openapi
@@ -203,6 +203,7 @@ def _describe(app: FastAPI, settings: Settings) -> None:
             return app.openapi_schema
         description = stock()
         schema = ChatRequest.model_json_schema(ref_template=reference)
+        schema["properties"]["model"]["enum"] = list(engines)
         components = description["components"]
         components["schemas"].update(schema.pop("$defs", {}) | {"ChatRequest": schema})
         description["paths"]["/v1/chat/completions"]["post"]["requestBody"] = {

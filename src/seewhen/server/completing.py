@@ -214,9 +214,8 @@ class Completion:
         """The pieces of a streamed response, in order."""
         for index in range(self.job.n):
             yield self._chunk(index, replies.DeltaMessage(role="assistant", content=""))
-        tokens = 0
-        while True:
-            event = await self._mail.take()
+        answers: list[Finished] = []
+        while not isinstance(event := await self._mail.take(), Done):
             if isinstance(event, Delta):
                 yield self._chunk(
                     event.index,
@@ -225,18 +224,18 @@ class Completion:
                     seewhen={"tokens": list(event.live)} if event.live else None,
                 )
             elif isinstance(event, Finished):
-                tokens += event.tokens
-                yield self._chunk(
-                    event.index,
-                    replies.DeltaMessage(),
-                    finish_reason="stop" if event.reason == "stop" else "length",
-                    seewhen=_choice_facts(event).model_dump(),
-                )
-            elif isinstance(event, Done):
-                break
-        options = self.request.stream_options
-        usage = self._usage(tokens) if options is not None and options.include_usage else None
-        yield self._envelope(choices=[], usage=usage, seewhen=self._facts(event))
+                answers.append(event)
+        facts = self._facts(event)
+        for answer in answers:
+            choice = replies.ChunkChoice(
+                index=answer.index,
+                delta=replies.DeltaMessage(),
+                finish_reason="stop" if answer.reason == "stop" else "length",
+                seewhen=_choice_facts(answer).model_dump(),
+            )
+            yield self._envelope(choices=[choice], seewhen=facts if answer is answers[-1] else None)
+        if self.request.stream_options is not None and self.request.stream_options.include_usage:
+            yield self._envelope(choices=[], usage=self._usage(sum(answer.tokens for answer in answers)))
 
     @property
     def _fingerprint(self) -> str:

@@ -134,7 +134,9 @@ class Decoder:
             return model_inputs(
                 self.model, self.processor, [row.job.images for row in rows], [row.job.prompt for row in rows]
             )
-        except (ValueError, TypeError, IndexError, KeyError) as error:
+        except (SeewhenError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # processors refuse in their own ways, a StopIteration among them
             raise Unprocessable(
                 "The model's processor refused the prompt.", "Check the number and shape of the images."
             ) from error

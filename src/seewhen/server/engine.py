@@ -201,7 +201,7 @@ class Engine:
                 503, "out_of_memory", "The request needs more memory than there is.", "Send less.", retry_after=1
             )
         if isinstance(error, SeewhenError):
-            log.info("refused %s: %s", ", ".join(job.id for job in jobs), error)
+            log.info("refused %s: %s (%r)", ", ".join(job.id for job in jobs), error, error.__cause__)
             return ApiError(400, "invalid_request", error.message, error.hint)
         log.exception("batch of %s failed", ", ".join(job.id for job in jobs))
         return internal()

@@ -1,0 +1,70 @@
+"""Answers do not depend on who shares the batch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from loopback import MODEL, Running, question
+
+from seewhen.server.limits import Limits
+
+CASES = [
+    {
+        "messages": question("w5 " * (1 + k % 5) + f"w{10 + k}", *range(k % 2 + 1)),
+        "max_tokens": 3 + 2 * (k % 4),
+        "temperature": 0 if k % 3 else 0.8,
+        "top_p": 0.9,
+        "seed": k,
+        "n": 1 + k % 2,
+        "extra_body": {"seewhen": {"method": ("cai", "vcd")[k % 4 == 0]}},
+    }
+    for k in range(16)
+]
+
+
+def ask(server: Running, case: dict) -> list[str]:
+    answer = server.client().chat.completions.create(model=MODEL, **case)
+    return [choice.message.content for choice in answer.choices]
+
+
+def batches(server: Running) -> tuple[int, int]:
+    """How many batches ran so far, and their rows."""
+    lines = dict(line.rsplit(" ", 1) for line in server.settings.metrics.text().splitlines() if line[0] != "#")
+    return int(lines["seewhen_batch_rows_count"]), int(float(lines["seewhen_batch_rows_sum"]))
+
+
+def test_concurrent_answers_equal_single_ones(server: Running) -> None:
+    single = [ask(server, case) for case in CASES]
+    before = batches(server)
+    order = list(range(len(CASES)))
+    random.Random(0).shuffle(order)
+    with ThreadPoolExecutor(12) as pool:
+        found = dict(zip(order, pool.map(lambda k: ask(server, CASES[k]), order), strict=True))
+    assert [found[k] for k in range(len(CASES))] == single
+    after = batches(server)
+    number, rows = after[0] - before[0], after[1] - before[1]
+    assert rows == sum(case["n"] for case in CASES)
+    assert number < len(CASES) * 3 / 4, f"{rows} rows ran in {number} batches: nothing was shared"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_short_answers_do_not_wait_for_long_ones(serving: Callable[..., Any], stream: bool) -> None:
+    """In one batch, an answer is sent when it is complete."""
+    done: list[int] = []
+    with serving(limits=Limits(n=1, batch_rows=2, batch_wait_ms=10_000)) as server:  # waits for the second
+
+        def one(tokens: int) -> None:
+            options = {"messages": question("w5 w6", 1), "max_tokens": tokens, "temperature": 0}
+            answer = server.client().chat.completions.create(model=MODEL, stream=stream, **options)
+            if stream:
+                list(answer)
+            done.append(tokens)
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(one, [100, 2]))
+        assert batches(server) == (1, 2)
+    assert done == [2, 100]
