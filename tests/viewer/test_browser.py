@@ -161,6 +161,7 @@ def test_readable_on_every_screen(opened: Opened, dark: bool, phone: bool) -> No
     width = 360 if phone else 1280
     browser = opened(width=width, height=740, dark=dark, phone=phone)
     assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.run("at('play').getBoundingClientRect().height") < 45, "its word is on one line"
     least, where = browser.run(CONTRAST)
     assert least >= 4.5, where
 
