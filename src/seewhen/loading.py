@@ -56,11 +56,9 @@ def load(
 
 def load_processor(name_or_path: str | Path, **where: Any) -> Any:
     """The processor alone, set up for generation (padding on the left)."""
-    from transformers import AutoProcessor
-
     _prepare(name_or_path)
     try:
-        processor = AutoProcessor.from_pretrained(resolve(name_or_path), **where)
+        processor = _processor(resolve(name_or_path), where)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise _cannot_load(str(name_or_path), error) from error
     tokenizer = getattr(processor, "tokenizer", processor)
@@ -68,7 +66,26 @@ def load_processor(name_or_path: str | Path, **where: Any) -> Any:
     tokenizer.padding_side = "left"
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
+    former = getattr(processor, "qformer_tokenizer", None)
+    if former is not None:
+        # A Q-Former counts positions from the left, padding included. Settings of the tokenizer are handed to
+        # both, so the side must not be among them.
+        former.padding_side = "right"
+        tokenizer.init_kwargs.pop("padding_side", None)
     return processor
+
+
+def _processor(path: str, where: dict[str, Any]) -> Any:
+    from transformers import AutoProcessor
+
+    try:
+        return AutoProcessor.from_pretrained(path, **where)
+    except (ValueError, ImportError) as error:
+        if "torchvision" not in str(error).lower() or _installed("torchvision"):
+            raise
+    from seewhen.images_only import images_only_processor
+
+    return images_only_processor(path, **where)
 
 
 def load_model(
