@@ -73,6 +73,8 @@ def with_image(url: str) -> dict[str, Any]:
         ({"top_logprobs": 2}, "invalid_request"),
         ({"max_tokens": 5000}, "limit_exceeded"),
         ({"n": 9}, "limit_exceeded"),
+        ({"seewhen": {"trace": True}, "max_tokens": 300}, "limit_exceeded"),
+        ({"seewhen": {"trace": True}, "n": 2}, "unsupported_combination"),
         ({"seewhen": {"num_beams": 9}}, "limit_exceeded"),
         ({"messages": question("w5", *range(9))}, "limit_exceeded"),
         ({"messages": question("w5 " * 12_000)}, "limit_exceeded"),
@@ -249,6 +251,12 @@ def test_images_are_accepted(server: Running, kind: str) -> None:
         data = encoded(picture(0, (40, 30)).convert(mode), kind) if (kind, mode) != ("WEBP", "P") else None
         if data is not None:
             assert post(server, with_image(data_url(data, "whatever"))).status_code == 200
+
+
+def test_images_together_have_a_limit(serving: Callable[..., Any]) -> None:
+    with serving(limits=Limits(request_pixels=600)) as server:
+        assert post(server, {**SMALL, "messages": question("w5", 1, 2)}).status_code == 200  # 2 x 256
+        assert code(post(server, {**SMALL, "messages": question("w5", 1, 2, 3)}), 400) == "image_too_large"
 
 
 def test_healthy_after_all_that(server: Running) -> None:

@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from PIL import Image
+
 from seewhen.methods.base import Method
 from seewhen.server import replies
 from seewhen.server.choosing import choose, public
@@ -84,10 +86,11 @@ def decoding_of(request: ChatRequest, default: Method, temperature: float, limit
     """Method, sampling and lengths of a request, checked against each other and the ceilings."""
     asked = request.seewhen or Seewhen()
     method = choose(request.seewhen, default)
-    tokens = request.max_completion_tokens or request.max_tokens or min(limits.default_tokens, limits.max_tokens)
+    most = min(limits.max_tokens, limits.trace_tokens) if asked.trace else limits.max_tokens
+    tokens = request.max_completion_tokens or request.max_tokens or min(limits.default_tokens, most)
     n, beams = request.n or 1, asked.num_beams or (_BEAMS if method.beams_only else 1)
     for name, value, limit in (
-        ("max_tokens", tokens, limits.max_tokens),
+        ("max_tokens", tokens, most),
         ("n", n, limits.n),
         ("seewhen.num_beams", beams, limits.num_beams),
     ):
@@ -108,6 +111,7 @@ def decoding_of(request: ChatRequest, default: Method, temperature: float, limit
     if method.samples_only or beams > 1:
         _refuse(runners is not None, method, "this decoding keeps none", "logprobs", "Leave it out.")
         _refuse(asked.trace, method, "this decoding keeps none", "seewhen.trace", "Leave it out.")
+    _refuse(asked.trace and n > 1, method, "a trace is of one answer", "n", "Leave it out.")
     seed = secrets.randbits(48) if request.seed is None else request.seed
     sampling = Sampling(warm, 1.0 if request.top_p is None else request.top_p, seed)
     return Decoding(method, sampling, beams, n, tokens, runners)
@@ -161,8 +165,17 @@ class Completion:
         )
         engine.submit(self.job)
 
-    def _open(self, urls: Sequence[str]) -> list[Any]:
-        return [picture(url, self.settings.limits, self.settings.fetcher) for url in urls]
+    def _open(self, urls: Sequence[str]) -> list[Image.Image]:
+        limits, pixels = self.settings.limits, 0
+        images = []
+        for url in urls:
+            image = picture(url, limits, self.settings.fetcher)
+            pixels += image.width * image.height
+            if pixels > limits.request_pixels:
+                message = f"The images have more than {limits.request_pixels:,} pixels together."
+                raise ApiError(400, "image_too_large", message, "Make them smaller.", param="messages")
+            images.append(image)
+        return images
 
     async def started(self) -> None:
         """Wait for the first token; what was wrong with the request is raised here."""

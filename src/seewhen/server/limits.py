@@ -20,6 +20,7 @@ class Limits:
     default_tokens: int = 256  # where a request does not say
     n: int = 8
     num_beams: int = 8
+    trace_tokens: int = 256  # of an answer with its full trace, whose maps are large
     # of a prompt
     prompt_tokens: int = 8192
     text_characters: int = 32_768
@@ -27,6 +28,7 @@ class Limits:
     images: int = 8
     image_bytes: int = 10 * MIB
     image_pixels: int = 40_000_000
+    request_pixels: int = 100_000_000  # of all images of a request together
     image_side: int = 16_384
     image_min_side: int = 8
     image_aspect: int = 100  # longer side over shorter side
