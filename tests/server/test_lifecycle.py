@@ -159,7 +159,7 @@ def test_one_bad_request_does_not_harm_its_batch(serving: Callable[..., Any]) ->
 
 
 def test_slow_clients(serving: Callable[..., Any]) -> None:
-    with serving(limits=Limits(read_seconds=1, write_seconds=1), send_buffer=8192) as server:
+    with serving(limits=Limits(read_seconds=1, write_seconds=1, trace_tokens=900), send_buffer=8192) as server:
         address = ("127.0.0.1", server.port)
         silent, headers, body = (socket.create_connection(address) for _ in range(3))
         headers.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
+import socket
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -165,6 +170,24 @@ def test_uploads_together_have_a_limit(serving: Callable[..., Any]) -> None:
         assert httpx2.get(f"{server.url}/healthz").status_code == 200
 
 
+def test_open_requests_have_a_limit(serving: Callable[..., Any]) -> None:
+    with serving(limits=Limits(requests=2)) as server:
+        begun = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n"
+        halves = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]
+        for half in halves:
+            half.sendall(begun + b"Content-Type: application/json\r\n\r\n{")
+        time.sleep(0.2)
+        refused = post(server, SMALL)
+        assert code(refused, 429) == "too_busy" and refused.headers["retry-after"] == "5"
+        assert httpx2.get(f"{server.url}/healthz").status_code == 200  # probes always get through
+        crowd = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(4)]
+        crowd[-1].settimeout(5)
+        with suppress(ConnectionError):
+            assert crowd[-1].recv(1) == b""  # the surplus is hung up on
+        for connection in (*halves, *crowd):
+            connection.close()
+
+
 def test_key(serving: Callable[..., Any]) -> None:
     key = "correct-horse-battery"
     with serving(key=key) as server:
@@ -281,6 +304,14 @@ def test_refuses_to_start() -> None:
     local = Settings(**common)
     assert local.knows("localhost:8000") and local.knows("[::1]:8000") and local.knows("127.0.0.1")
     assert not any(local.knows(name) for name in ("", "evil", "localhost.evil", "127.0.0.1:80:80", "[::1].evil:1"))
+
+
+def test_documentation_lists_all_limits() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "server.md").read_text()
+    for field in dataclasses.fields(Limits):
+        shown = re.search(rf"^\| `{field.name}` \| ([\d,]+)( MiB)? \|", page, re.M)
+        assert shown, field.name
+        assert int(shown[1].replace(",", "")) << (20 if shown[2] else 0) == field.default
 
 
 def test_limits_by_name() -> None:

@@ -108,7 +108,7 @@ class Decoder:
         eos = self.model.generation_config.eos_token_id
         self.ends = frozenset([eos] if isinstance(eos, int) else eos or ())
         context = getattr(self.backbone.text_config, "max_position_embeddings", None)
-        self.context = min(context or limits.prompt_tokens, limits.prompt_tokens)
+        self.context = min(context or limits.context_tokens, limits.context_tokens)
 
     def run(self, jobs: Sequence[Job]) -> None:
         """Answer all of `jobs`, which may share a batch; raises what the model raises."""

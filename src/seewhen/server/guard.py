@@ -45,6 +45,7 @@ class Guard:
     def __init__(self, app: App, settings: Settings) -> None:
         self.app, self.settings = app, settings
         self._held = 0  # bytes of bodies in memory
+        self._open = 0  # requests
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -62,6 +63,7 @@ class Guard:
             await send(message)
 
         body = _Body(self, receive)
+        self._open += 1
         try:
             self._check(scope)
             body.expect(_header(scope, b"content-length"))
@@ -74,11 +76,14 @@ class Guard:
             if not status:
                 await _send_error(internal(), reply)
         finally:
+            self._open -= 1
             self._held -= body.size
             path = scope["path"] if scope["path"] in _COUNTED else "other"
             self.settings.metrics.request(path, status)
 
     def _check(self, scope: MutableMapping[str, Any]) -> None:
+        if self._open > self.settings.limits.requests and scope["path"] not in OPEN_PATHS:
+            raise _too_busy("Too many requests are open.")
         host = _header(scope, b"host") or ""
         if not self.settings.knows(host):
             raise ApiError(
@@ -97,9 +102,7 @@ class Guard:
     def hold(self, size: int) -> None:
         """Account for body bytes that are now in memory."""
         if self._held + size > self.settings.limits.bodies_bytes:
-            raise ApiError(
-                429, "too_busy", "Too much is being uploaded.", "Try again later.", retry_after=5, close=True
-            )
+            raise _too_busy("Too much is being uploaded.")
         self._held += size
 
 
@@ -141,6 +144,10 @@ class _Body:
         return ApiError(
             413, "body_too_large", "The request is too large.", f"At most {self._limit:,} bytes.", close=True
         )
+
+
+def _too_busy(message: str) -> ApiError:
+    return ApiError(429, "too_busy", message, "Try again later.", retry_after=5, close=True)
 
 
 def _header(scope: MutableMapping[str, Any], name: bytes) -> str | None:

@@ -22,7 +22,7 @@ class Limits:
     num_beams: int = 8
     trace_tokens: int = 256  # of an answer with its full trace, whose maps are large
     # of a prompt
-    prompt_tokens: int = 8192
+    context_tokens: int = 8192  # with the answer and all image tokens; or the model's own context, if smaller
     text_characters: int = 32_768
     messages: int = 64
     images: int = 8
@@ -38,7 +38,7 @@ class Limits:
     bodies_bytes: int = 512 * MIB  # all request bodies that are being read or answered
     read_seconds: int = 60  # for a request to arrive
     write_seconds: int = 30  # for a client to take what was written
-    connections: int = 512
+    requests: int = 512  # that are being read or answered; twice as many connections
     # of the work
     queue: int = 128  # requests that wait
     queue_bytes: int = 1024 * MIB  # decoded images that wait

@@ -21,6 +21,9 @@ def protocol_of(limits: Limits) -> type[H11Protocol]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            if len(self.connections) > 2 * limits.requests:
+                transport.abort()
+                return
             self._watch_reading()
 
         def data_received(self, data: bytes) -> None:
@@ -78,7 +81,6 @@ def make_server(app: Guard, host: str, port: int, log_level: str = "info") -> uv
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=limits.connections,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=limits.wall_seconds,
     )
