@@ -12,6 +12,8 @@ from seewhen.errors import InvalidInput, SeewhenError
 from seewhen.loading import resolve
 from seewhen.methods.cai import CAI
 from seewhen.models import register_models
+from seewhen.shapes import is_shape, shape_config
+from seewhen.supported import family_of
 
 _PACKAGES = ("seewhen", "torch", "transformers", "tokenizers", "safetensors", "pillow", "numpy")
 _OPTIONAL = ("scipy", "matplotlib", "fastapi", "nltk", "ray", "accelerate", "bitsandbytes", "torchao", "peft")
@@ -54,12 +56,12 @@ def model_facts(name: str, dtype: str = "bfloat16") -> dict[str, Any]:
     except (AttributeError, TypeError):
         raise InvalidInput(f"There is no dtype {dtype!r}.", "Use float32, float16 or bfloat16.") from None
     try:
-        config = AutoConfig.from_pretrained(resolve(name))
+        config = shape_config(name) if is_shape(name) else AutoConfig.from_pretrained(resolve(name))
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0][:200]
         raise InvalidInput(
             f"The configuration of {name} cannot be read: {reason}",
-            "Give a hub id that this machine can reach or has cached, or a checkpoint directory.",
+            "Give a hub id that this machine can reach or has cached, a checkpoint directory, or a shape: name.",
         ) from None
     facts: dict[str, Any] = {"name": name, "model_type": config.model_type, "supported": False}
     try:
@@ -74,6 +76,8 @@ def model_facts(name: str, dtype: str = "bfloat16") -> dict[str, Any]:
             "why_not": f"not an image-text-to-text model of transformers: {str(error).splitlines()[0]}",
         }
     facts["supported"] = True
+    known = family_of(config.model_type)
+    facts["tested"] = list(known.tested) if known else "not this family; the generic path applies"
     return facts | _layer_facts(backbone) | _cost_facts(backbone, size, dtype)
 
 
@@ -86,28 +90,68 @@ def _layer_facts(backbone: Backbone) -> dict[str, Any]:
         "tilted_by_default": list(CAI().tilted_layers(backbone)),
         "image_token_ids": list(backbone.image_token_ids),
     }
-    tokens = _image_tokens(backbone.model.config)
-    facts["tokens_per_image"] = tokens if tokens is not None else "varies with the image"
+    facts["tokens_per_image"] = _image_tokens(backbone.model.config) or "varies with the image"
     return facts
 
 
-def _image_tokens(config: Any) -> int | None:
-    """Tokens of one image where the configuration fixes them."""
+def _image_tokens(config: Any) -> int | str | None:
+    """Tokens of one image where the configuration fixes them, or an example."""
     for name in ("image_seq_length", "num_query_tokens", "mm_tokens_per_image"):
         value = getattr(config, name, None)
         if isinstance(value, int):
-            return value
+            tiled = config.model_type == "internvl"
+            return f"{value} for each tile of 448 x 448" if tiled else value
+    vision = getattr(config, "vision_config", None)
+    merge, patch = getattr(vision, "spatial_merge_size", None), getattr(vision, "patch_size", None)
+    if isinstance(merge, int) and isinstance(patch, int):
+        side = merge * patch
+        return f"{round(640 / side) * round(480 / side)} for 640 x 480, more for larger images"
+    scale, size = getattr(config, "scale_factor", None), getattr(vision, "image_size", None)
+    if isinstance(scale, int) and isinstance(patch, int) and isinstance(size, int):
+        return f"{(size // patch // scale) ** 2} for each tile of {size} x {size}"
     return None
 
 
 def _cost_facts(backbone: Backbone, size: int, dtype: str) -> dict[str, Any]:
     total = sum(p.numel() for p in backbone.model.parameters())
-    text = sum(p.numel() for p in backbone.decoder.parameters()) + backbone.head.weight.numel()
     head = backbone.head.weight.numel()
+    text = sum(p.numel() for p in backbone.decoder.parameters()) + head
     gated = len(CAI().tilted_layers(backbone))
+    cache = _cache_bytes_per_token(backbone, size)
     return {
         "parameters": f"{total / 1e9:.2f} billion" if total > 1e9 else f"{total / 1e6:.1f} million",
-        "weights_memory": f"{total * size / 2**30:.2f} GiB in {dtype}",
+        "weights_memory": f"{_gib(total * size)} in {dtype}",
+        "quantised": " or ".join(
+            f"{_gib(_quantised_bytes(backbone, bits, size))} in {bits} bit" for bits in (8, 4)
+        ),
+        "cache_memory": f"{_gib(1000 * cache)} for 1,000 tokens of one row; a contrast adds a row",
         "gate_cost": f"{100 * head / text:.1f} % of the decoder's weights for each gated layer, "
         f"{gated} by default ({100 * gated * head / text:.1f} % in all)",
     }
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.2f} GiB"
+
+
+def _cache_bytes_per_token(backbone: Backbone, size: int) -> int:
+    """Keys and values of the softmax layers; linear layers keep a state that does not grow."""
+    text = backbone.text_config
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    kinds = getattr(text, "layer_types", None) or ["full_attention"] * backbone.num_layers
+    growing = sum("attention" in kind and "linear" not in kind for kind in kinds)
+    return 2 * growing * heads * width * size
+
+
+def _quantised_bytes(backbone: Backbone, bits: int, size: int) -> float:
+    """Linear layers but the head in `bits`, everything else as it is; without the few scales."""
+    import torch
+
+    small = sum(
+        module.weight.numel()
+        for module in backbone.model.modules()
+        if isinstance(module, torch.nn.Linear) and module is not backbone.head
+    )
+    total = sum(p.numel() for p in backbone.model.parameters())
+    return (total - small) * size + small * bits / 8

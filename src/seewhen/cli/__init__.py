@@ -22,6 +22,7 @@ COMMANDS = (
     "demo",
     "scenes",
     "methods",
+    "models",
     "doctor",
     "score",
     "data",

@@ -16,7 +16,10 @@ def register(app: typer.Typer) -> None:
 def doctor(
     model: Annotated[
         str | None,
-        typer.Option(help="A hub id, a checkpoint directory or 'packaged': say whether and how it is supported."),
+        typer.Option(
+            help="A hub id, a checkpoint directory, 'packaged' or a size such as 'shape:llava-1.5-7b': say "
+            "whether and how it is supported."
+        ),
     ] = None,
     dtype: Annotated[
         str, typer.Option(help="The dtype you would load the model in, for the memory need.")
@@ -25,8 +28,9 @@ def doctor(
 ) -> None:
     """Show versions, devices and attention kernels; with --model, explain it before anything is loaded.
 
-    Only the model's configuration is read: its layer split, image token, memory need and the price of
-    the entropy gate are told without loading a weight. Exits with code 1 if the model is not supported.
+    Only the model's configuration is read: its layer split, image tokens, memory need and the price of
+    the entropy gate are told without loading a weight. A shape needs no checkpoint at all. Exits with code 1 if
+    the model is not supported.
 
     Examples:
 
@@ -35,6 +39,8 @@ def doctor(
       seewhen doctor --model packaged
 
       seewhen doctor --model llava-hf/llava-1.5-7b-hf --dtype float16
+
+      seewhen doctor --model shape:qwen3.5-4b
     """
     from seewhen.checkup import machine_facts, model_facts
 

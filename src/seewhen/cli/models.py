@@ -1,0 +1,58 @@
+"""`seewhen models`: the model families that are tested, and how."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(name="models")(models)
+
+
+def models(
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """List the model families that are supported, and how each is tested.
+
+    Other vision-language models of transformers work too if they answer a few generic questions; ask about
+    any of them, without loading it, with `seewhen doctor --model`.
+
+    Examples:
+
+      seewhen models
+
+      seewhen doctor --model Qwen/Qwen2.5-VL-7B-Instruct
+
+      seewhen doctor --model shape:llava-1.5-13b
+    """
+    from seewhen.shapes import PREFIX, SHAPES
+    from seewhen.supported import FAMILIES, HOW
+
+    if as_json:
+        facts = {"families": [asdict(family) for family in FAMILIES], "how": HOW}
+        facts["shapes"] = {PREFIX + name: shape.checkpoint for name, shape in SHAPES.items()}
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(box=None, pad_edge=False)
+    for column in ("family", "for example", "tested", "note"):
+        table.add_column(column, overflow="fold")
+    for family in FAMILIES:
+        table.add_row(family.model_type, family.checkpoint, ", ".join(family.tested), family.note)
+    console.print(table)
+    console.print()
+    for how, meaning in HOW.items():
+        console.print(f"{how}: {meaning}", soft_wrap=True, highlight=False)
+    console.print()
+    names = ", ".join(PREFIX + name for name in SHAPES)
+    console.print(
+        f"Sizes that `seewhen doctor` knows without a checkpoint: {names}", soft_wrap=True, highlight=False
+    )
