@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 import seewhen
 import tiny
+from seewhen.bench.prompts import CHAIR_STYLES, POPE_STYLES
 from seewhen.checkup import model_facts
 from seewhen.cli import app
 from seewhen.errors import InvalidInput, SeewhenError
@@ -205,3 +207,23 @@ def test_methods_that_need_a_softmax_layer_say_which_there_are() -> None:
         pass
     with seewhen.attach(model, seewhen.method("only", layer=3)):
         generate(model, inputs_of("qwen3.5-4b"))
+
+
+def test_the_methods_styles_and_presets_of_the_reproduction_page_exist() -> None:
+    page = REPOSITORY / "docs" / "reproduce.md"
+    if not page.is_file():
+        pytest.skip("the documentation is not part of this installation")
+    text = page.read_text(encoding="utf-8")
+    named = [name for part in re.findall(r'--method "?([^\s"`]+)', text) for name in part.split(",")]
+    named += re.findall(r"`((?:pai|vcd|cai)[:+-][^`\s]+)`", text)
+    for data in ("coco", "aokvqa", "gqa"):
+        for split in ("random", "popular", "adversarial"):
+            for backbone in ("llava-1.5", "instructblip", "qwen-vl"):
+                for name in named:
+                    full = name.replace("$2", backbone).replace("$data", data).replace("$split", split)
+                    for bench in ("chair", "pope", "mme"):
+                        if full != "$method":
+                            seewhen.method(full.replace("$only", f"only:{bench}"))
+    styles = {*POPE_STYLES, *CHAIR_STYLES}
+    assert set(re.findall(r"--style ([a-z][\w-]+)", text)) <= styles
+    assert {"cai-llava", "only-instructblip", "only-qwen-vl"} <= {word for word in text.split() if word in styles}
