@@ -5,7 +5,7 @@ under its original key names); loaded again with `seewhen.loading.load_model`, l
 64 tokens greedily with each method, milliseconds per token and peak memory; a closed gate equals
 stock bit for bit. Then, at reduced depth in float32, compiled decoding (static cache) equals eager.
 
-    python benchmarks/backbones/full_size.py                # one large GPU, about five minutes
+    python benchmarks/backbones/full_size.py                # one large GPU, about five minutes, 20 GB of disk
     python benchmarks/backbones/full_size.py --tiny         # everything narrow, on a CPU, about a minute
 
 Writes full_size.json and full_size.md. What does not fit into --budget seconds is left out and named.
@@ -24,7 +24,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ class Run:
 
     def _about(self) -> dict[str, Any]:
         about = {"command": "python " + " ".join(sys.argv), "python": platform.python_version()}
-        about |= {name: version(name) for name in ("seewhen", "torch", "transformers")}
+        about |= {name: _version(name) for name in ("seewhen", "torch", "transformers")}
         gpu = self.device.startswith("cuda")
         about["device"] = torch.cuda.get_device_name() if gpu else platform.machine() + " CPU"
         about["dtype"] = str(self.dtype).removeprefix("torch.")
@@ -93,6 +93,13 @@ class Run:
             temporary = out / (name + ".tmp")
             temporary.write_text(text, encoding="utf-8")
             os.replace(temporary, out / name)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # run from a checkout, with src on the path
+        return "from source"
 
 
 def forget() -> None:
