@@ -13,14 +13,14 @@ the numbers in it. `save` writes both.
 
 from seewhen.figures.ablations import ablation_contrast, ablation_gate, read_sweep
 from seewhen.figures.captions import caption
-from seewhen.figures.case_study import case_study
 from seewhen.figures.cases import Case, case_of, scene_case
 from seewhen.figures.entropies import entropy, median_entropy
 from seewhen.figures.failures import confident_hallucinations, failure
-from seewhen.figures.fired import fired
+from seewhen.figures.firing import fired
 from seewhen.figures.maps import similarity, source_layers
 from seewhen.figures.measured import auroc_by_layer, calibration, pointing
 from seewhen.figures.registry import FIGURES
+from seewhen.figures.studies import case_study
 from seewhen.figures.style import Drawing, save
 
 __all__ = [

@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from seewhen.errors import InvalidInput
-from seewhen.figures.style import BLACK, COLUMN, MARKERS, SERIES, Drawing, new_figure, paper_style, plain
+from seewhen.figures.style import (
+    BLACK,
+    COLUMN,
+    MARKERS,
+    SERIES,
+    Drawing,
+    legend_above,
+    new_figure,
+    paper_style,
+    plain,
+)
 
 _NAMES = {"start_layer": "start layer lₛ", "threshold": "γ", "contrast": "contrast λ"}
 
@@ -68,7 +78,7 @@ def _ablation(sweep: Mapping[str, Any], name: str, field: str, by: str | None) -
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.set_xlabel(_NAMES.get(field, field))
         axes.set_ylabel(f"{title}, validation")
-        _legend_above(figure, axes)
+        legend_above(figure, axes, min(4, len(curves) + 1))
     data = {
         "figure": name,
         "method": sweep["method"],
@@ -82,12 +92,6 @@ def _ablation(sweep: Mapping[str, Any], name: str, field: str, by: str | None) -
         "curves": curves,
     }
     return Drawing(figure, plain(data))
-
-
-def _legend_above(figure: Any, axes: Any) -> None:
-    """Above the plot: inside, it would cover an interval somewhere."""
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 4), columnspacing=1.0)
 
 
 def _curves(sweep: Mapping[str, Any], field: str, by: str | None) -> dict[str, list[dict[str, Any]]]:

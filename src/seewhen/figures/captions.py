@@ -75,7 +75,7 @@ def _draw(cases: Sequence[Case], chosen: Sequence[Spoken]) -> Figure:
 
     show_image(place(0, 0, picture, picture), first)
     if question:
-        figure.text(0, 1 - (picture + 0.06) / height, question, va="top", fontsize=7.5, style="italic")
+        figure.text(0.004, 1 - (picture + 0.06) / height, question, va="top", fontsize=7.5, style="italic")
     top = 0.0
     for case, lines in zip(cases, laid, strict=True):
         _write(figure, case, lines, (picture + gap, top), height)
@@ -83,7 +83,7 @@ def _draw(cases: Sequence[Case], chosen: Sequence[Spoken]) -> Figure:
     below = above + 0.24
     for row, name in enumerate(("similarity", f"attention\nlayer {_shown_layer(first)}")):
         middle = below + row * (tile + 0.06) + tile / 2
-        figure.text(0, 1 - middle / height, name, va="center", fontsize=7.5)
+        figure.text(0.004, 1 - middle / height, name, va="center", fontsize=7.5)
     for number, word in enumerate(chosen):
         for row, weights in enumerate((first.similarity(word), _attention(first, word))):
             axes = place(0.75 + number * (tile + 0.08), below + row * (tile + 0.06), tile, tile)

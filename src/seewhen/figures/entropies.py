@@ -17,8 +17,11 @@ from seewhen.figures.style import (
     KIND_LINE,
     KIND_MARKER,
     MARKERS,
+    PAGE,
     Drawing,
     layer_axis,
+    legend_above,
+    legend_beside,
     new_figure,
     paper_style,
     plain,
@@ -69,8 +72,8 @@ def entropy(case: Case, words: Sequence[str] = ()) -> Drawing:
     values = case.need("entropy")
     chosen = [case.find(word) for word in words] or example_words(case)
     with paper_style():
-        figure = new_figure(5.2, 2.3)
-        left, right = figure.subplots(1, 2, width_ratios=(1, 2.1))
+        figure = new_figure(PAGE, 2.2)
+        left, right = figure.subplots(1, 2, width_ratios=(1, 2))
         show_image(left, case)
         seen: dict[str, int] = {}
         for word in chosen:
@@ -86,7 +89,7 @@ def entropy(case: Case, words: Sequence[str] = ()) -> Drawing:
         if len(fixed) == 1:  # the adaptive rule has another one for every token
             draw_threshold(right, thresholds(case, chosen[0].start))
         entropy_axis(right, case)
-        right.legend(loc="upper right")
+        legend_beside(right)
     facts = [
         {
             "word": word.text,
@@ -124,13 +127,13 @@ def median_entropy(cases: Sequence[Case]) -> Drawing:
         raise InvalidInput("No word is hallucinated in these answers.", "Use more scenes, or --split shifted.")
     gate = _median_thresholds(cases)
     with paper_style():
-        figure = new_figure(COLUMN, 2.5)
+        figure = new_figure(COLUMN, 2.6)
         axes = figure.subplots()
         for each, curve in curves.items():
             _band(axes, each, curve)
         draw_threshold(axes, [(point["layer"], point["value"]) for point in gate])
         entropy_axis(axes, first)
-        axes.legend(loc="upper right")
+        legend_above(figure, axes)
     data = {
         "figure": "median-entropy",
         "method": first.trace.method,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from seewhen.errors import InvalidInput
 from seewhen.figures.cases import Case, Spoken, entropy_unit, need_truth
@@ -16,6 +16,9 @@ from seewhen.figures.entropies import draw_threshold, entropy_axis, thresholds
 from seewhen.figures.maps import show_image
 from seewhen.figures.resampling import shares
 from seewhen.figures.style import PAGE, RED, Drawing, fold, new_figure, paper_style, plain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 DEFAULT_NATS = 0.1 * math.log(10)  # the paper's threshold, 0.1 to base 10
 _DEEP = 0.85  # where a trace has no gate of its own: the paper's start layer
@@ -75,10 +78,11 @@ def failure(cases: Sequence[Case], count: int = 2) -> Drawing:
             show_image(left, each.case)
             curve = each.case.need("entropy")[each.word.start].tolist()
             label = f"“{each.word.text}” (not there)"
-            middle.plot(range(len(curve)), curve, color=RED, marker="s", label=label)
+            middle.plot(range(len(curve)), curve, color=RED, marker="s")
             draw_threshold(middle, each.points)
+            _name_threshold(middle, each.points)
             entropy_axis(middle, each.case)
-            middle.legend(loc="upper right")
+            middle.set_title(label, color=RED)
             right.set_axis_off()
             seen = ", ".join(each.case.truth or ())
             text = f"{fold(each.case.text, 36)}\n\n{fold('In the picture: ' + seen, 36)}"
@@ -95,6 +99,12 @@ def failure(cases: Sequence[Case], count: int = 2) -> Drawing:
         "cases": [_facts(each) for each in found],
     }
     return Drawing(figure, plain(data))
+
+
+def _name_threshold(axes: Axes, points: Sequence[tuple[int, float]]) -> None:
+    middle = sum(layer for layer, _ in points) / len(points)
+    top = max(value for _, value in points)
+    axes.annotate("threshold", (middle, top), (0, 3), textcoords="offset points", ha="center", fontsize=7)
 
 
 def _facts(each: Confident) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from seewhen.errors import InvalidInput
 from seewhen.figures.cases import Case, Spoken
-from seewhen.figures.style import HEAT, KIND_COLOR, PAGE, Drawing, new_figure, paper_style, plain
+from seewhen.figures.style import BLUE, KIND_COLOR, PAGE, Drawing, heat, new_figure, paper_style, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +49,7 @@ def show_map(
     limits: tuple[float, float] | None = None,
     boxes: str | None = None,
 ) -> Any:
-    """Weights of the image tokens over the picture in grey; bright is high. Returns the colour scale.
+    """Weights of the image tokens over the picture in grey; red is high. Returns the colour scale.
 
     `boxes` outlines the objects of that name. Patches are drawn as they are: smoothing would invent detail.
     """
@@ -59,7 +59,8 @@ def show_map(
         _frame(axes, "not recorded")
         return None
     if case.image is not None:
-        axes.imshow(case.image.convert("L"), cmap="gray", vmin=0, vmax=255, extent=(0, 1, 1, 0))
+        # Paler than it is: the colours of the map must stand out.
+        axes.imshow(case.image.convert("L"), cmap="gray", vmin=-160, vmax=255, extent=(0, 1, 1, 0))
     parts = case.maps(weights)
     low, high = limits or (min(m.min() for _, m in parts), max(m.max() for _, m in parts))
     drawn = None
@@ -67,10 +68,9 @@ def show_map(
         drawn = axes.imshow(
             values,
             extent=(left, right, bottom, top),
-            cmap=HEAT,
+            cmap=heat(),
             vmin=low,
             vmax=high if high > low else low + 1.0,
-            alpha=0.68,
             interpolation="nearest",
         )
     axes.set_xlim(0, 1)
@@ -82,13 +82,13 @@ def show_map(
 
 
 def outline(axes: Axes, case: Case, name: str) -> None:
-    """White boxes, with a dark rim, around the objects of that name."""
+    """Boxes around the objects of that name."""
     from matplotlib.patches import Rectangle
     from matplotlib.patheffects import Normal, Stroke
 
     for left, top, right, bottom in case.boxes.get(name, ()):
-        box = Rectangle((left, top), right - left, bottom - top, fill=False, lw=1.1, ec="white")
-        box.set_path_effects([Stroke(linewidth=2.2, foreground="black"), Normal()])
+        box = Rectangle((left, top), right - left, bottom - top, fill=False, lw=1.1, ec=BLUE)
+        box.set_path_effects([Stroke(linewidth=2.4, foreground="white"), Normal()])
         axes.add_patch(box)
 
 
@@ -137,7 +137,7 @@ def similarity(case: Case, words: Sequence[str] = (), *, layer: int = 0) -> Draw
     with paper_style():
         panels = 1 + len(chosen)
         width = min(PAGE, 1.5 * panels)
-        figure = new_figure(width, width / panels * _aspect(case) + 0.32)
+        figure = new_figure(width, width / panels * _aspect(case) + 0.18)
         axes = figure.subplots(1, panels, squeeze=False)[0]
         show_image(axes[0], case, "picture")
         for each, word, weights in zip(axes[1:], chosen, maps, strict=True):
@@ -165,7 +165,7 @@ def source_layers(case: Case, word: str | None = None, layers: Sequence[int] = (
     maps = [case.similarity(chosen, layer) for layer in wanted]
     with paper_style():
         panels = 1 + len(wanted)
-        figure = new_figure(PAGE, PAGE / panels * _aspect(case) + 0.32)
+        figure = new_figure(PAGE, PAGE / panels * _aspect(case) + 0.18)
         axes = figure.subplots(1, panels, squeeze=False)[0]
         show_image(axes[0], case, f"“{chosen.text}”")
         axes[0].title.set_color(KIND_COLOR[chosen.kind])

@@ -20,6 +20,7 @@ from seewhen.figures.style import (
     SERIES,
     Drawing,
     layer_axis,
+    legend_above,
     new_figure,
     paper_style,
     plain,
@@ -95,7 +96,7 @@ def pointing(cases: Sequence[Case]) -> Drawing:
         layer_axis(axes, cases[0].layers, "source layer")
         axes.set_ylim(0, 1)
         axes.set_ylabel("pointing accuracy")
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left")
+        legend_above(figure, axes, 1)
     data = {
         "figure": "pointing",
         "method": cases[0].trace.method,
@@ -135,19 +136,18 @@ def auroc_by_layer(cases: Sequence[Case]) -> Drawing:
     ]
     unsure = _improbability(cases)
     with paper_style():
-        figure = new_figure(COLUMN, 2.5)
+        figure = new_figure(COLUMN, 2.7)
         axes = figure.subplots()
         x = [point["layer"] for point in layers]
         axes.fill_between(x, [p["low"] for p in layers], [p["high"] for p in layers], color=BLUE, alpha=0.18, lw=0)
-        axes.plot(x, [p["value"] for p in layers], color=BLUE, marker="o", label="entropy after the layer")
+        axes.plot(x, [p["value"] for p in layers], color=BLUE, marker="o", label="entropy")
         if unsure is not None:
-            label = "1 - probability of the word"
-            axes.axhline(unsure["value"], color=SERIES[1], ls="--", lw=1.1, label=label)
+            axes.axhline(unsure["value"], color=SERIES[1], ls="--", lw=1.1, label="1 − probability")
         axes.axhline(0.5, color=GREY, ls=":", lw=1.1, label="chance")
         layer_axis(axes, cases[0].layers)
         axes.set_ylim(min(0.4, axes.get_ylim()[0]), 1)
         axes.set_ylabel("AUROC, hallucinated objects")
-        axes.legend(loc="lower right")
+        legend_above(figure, axes, 3)
     data = {
         "figure": "auroc",
         "method": cases[0].trace.method,
@@ -183,16 +183,17 @@ def _improbability(cases: Sequence[Case]) -> dict[str, float] | None:
     return auroc_estimate([-c for c in chances], [not t for t in there], scene, len(cases))
 
 
-def calibration(cases: Sequence[Case], bins: int = 5) -> Drawing:
+def calibration(cases: Sequence[Case]) -> Drawing:
     """Reliability: of the object words said with a probability in a bin, how many are really there.
 
-    Bins hold equally many words, because most words are said with high probability.
+    Bins are tenths; a bin with few words is joined with the next, because most words are said with high
+    probability.
     """
     need_truth(cases)
     chances, there, scene, unknown = confidences(cases)
-    if len(chances) < bins:
-        raise InvalidInput(f"{len(chances)} named objects are too few for {bins} bins.", "Use more scenes.")
-    groups = _equal_groups(np.asarray(chances), bins)
+    if not chances:
+        raise InvalidInput("No object is named whose probability is known.", "Use more scenes.")
+    groups = tenths(np.asarray(chances))
     p, t, of = np.asarray(chances), np.asarray(there, dtype=float), np.asarray(scene)
     found = shares({str(k): _per_scene(t[group], of[group], len(cases)) for k, group in enumerate(groups)})
     facts: list[dict[str, Any]] = [
@@ -236,17 +237,18 @@ def calibration(cases: Sequence[Case], bins: int = 5) -> Drawing:
     return Drawing(figure, plain(data))
 
 
-def _equal_groups(chances: np.ndarray, bins: int) -> list[np.ndarray]:
-    """Indices of about equally many values each, in order; equal values stay together."""
-    order = np.argsort(chances, kind="stable")
+def tenths(chances: np.ndarray, fewest: int = 10) -> list[np.ndarray]:
+    """Indices by tenth of probability, joined from below until a group has `fewest`; the rest goes to the last."""
     groups: list[list[int]] = []
-    for part in np.array_split(order, bins):
-        for index in part.tolist():
-            same = groups and chances[groups[-1][-1]] == chances[index]
-            if groups and (same or index != part[0]):
-                groups[-1].append(index)
-            else:
-                groups.append([index])
+    waiting: list[int] = []
+    for tenth in range(10):
+        low, high = tenth / 10, (tenth + 1) / 10
+        waiting += np.flatnonzero((chances >= low) & ((chances < high) | (tenth == 9))).tolist()
+        if len(waiting) >= fewest:
+            groups.append(waiting)
+            waiting = []
+    if waiting:
+        groups = [*groups[:-1], [*groups[-1], *waiting]] if groups else [waiting]
     return [np.asarray(group) for group in groups]
 
 

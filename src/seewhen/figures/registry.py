@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from seewhen.errors import InvalidInput
-from seewhen.figures import ablations, captions, case_study, entropies, failures, fired, maps, measured
+from seewhen.figures import ablations, captions, entropies, failures, firing, maps, measured, studies
 from seewhen.figures.cases import Case
 from seewhen.figures.style import Drawing
 
@@ -75,7 +75,7 @@ FIGURES: Mapping[str, Entry] = {
     "case": Entry(
         "case study of one token: entropies, tilted layers, similarity, attention before and after",
         "answer",
-        lambda case, wish: case_study.case_study(
+        lambda case, wish: studies.case_study(
             case, wish.word, layer=wish.layer, head=wish.head, baseline=wish.against
         ),
         method="cai",
@@ -98,7 +98,7 @@ FIGURES: Mapping[str, Entry] = {
     "fired": Entry(
         "number and share of tokens tilted at each layer",
         "answers",
-        lambda cases, wish: fired.fired(cases),
+        lambda cases, wish: firing.fired(cases),
         method="cai",
     ),
     "failure": Entry(

@@ -34,13 +34,15 @@ def estimate(value: float, replicates: Array) -> dict[str, float]:
     return {"value": float(value), "low": float(low), "high": float(high)}
 
 
-def median(values: Sequence[float], scene: Sequence[int], scenes: int) -> dict[str, float]:
+def median(
+    values: Sequence[float], scene: Sequence[int], scenes: int, replicates: int = REPLICATES
+) -> dict[str, float]:
     """The median of `values`, the i-th of which is of scene `scene[i]`."""
     if not len(values):
         return {"value": float("nan"), "low": float("nan"), "high": float("nan")}
     order = np.argsort(values, kind="stable")
     ranked = np.asarray(values, dtype=np.float64)[order]
-    weights = drawn_scenes(scenes)[:, np.asarray(scene)[order]]
+    weights = drawn_scenes(scenes, replicates)[:, np.asarray(scene)[order]]
     cumulative = weights.cumsum(axis=1)
     half = cumulative[:, -1:] / 2
     # The two middle values; they are one for an odd number of words.
@@ -63,7 +65,11 @@ def _above(positive: Array, negative: Array) -> Array:
 
 
 def auroc_estimate(
-    values: Sequence[float], positive: Sequence[bool], scene: Sequence[int], scenes: int
+    values: Sequence[float],
+    positive: Sequence[bool],
+    scene: Sequence[int],
+    scenes: int,
+    replicates: int = REPLICATES,
 ) -> dict[str, float]:
     """AUROC of `values` for `positive`, with an interval over scenes."""
     v, is_positive, of = np.asarray(values, dtype=np.float64), np.asarray(positive, bool), np.asarray(scene)
@@ -74,7 +80,7 @@ def auroc_estimate(
     won = np.zeros((scenes, scenes))
     np.add.at(won, (of[p][:, None], of[n][None]), _above(v[p], v[n]))
     positives, negatives = (np.bincount(of[index], minlength=scenes).astype(float) for index in (p, n))
-    weights = drawn_scenes(scenes)
+    weights = drawn_scenes(scenes, replicates)
     with np.errstate(invalid="ignore"):
         drawn = np.einsum("ra,ab,rb->r", weights, won, weights, optimize=True)
         drawn = drawn / ((weights @ positives) * (weights @ negatives))

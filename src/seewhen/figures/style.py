@@ -30,7 +30,6 @@ RED, BLUE, GREY, BLACK = "#d55e00", "#0072b2", "#6e6e6e", "#1a1a1a"
 ORANGE, SKY, GREEN, PINK = "#e69f00", "#56b4e9", "#009e73", "#cc79a7"
 SERIES = (BLUE, RED, GREEN, PINK, ORANGE, SKY, BLACK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-HEAT = "inferno"
 
 KINDS = ("hallucinated", "grounded", "object", "function", "other")
 KIND_COLOR = {"hallucinated": RED, "grounded": BLUE, "object": GREEN, "function": GREY, "other": GREY}
@@ -145,6 +144,28 @@ def layer_axis(axes: Axes, layers: int, label: str = "layer") -> None:
     axes.set_xticks(range(0, layers, step))
     axes.set_xlim(-0.5, layers - 0.5)
     axes.set_xlabel(label)
+
+
+def heat() -> Any:
+    """The colours of maps: the picture shows through where a map is low, and high is dark red."""
+    import matplotlib
+    import numpy as np
+    from matplotlib.colors import ListedColormap
+
+    colors = matplotlib.colormaps["YlOrRd"](np.linspace(0.05, 1.0, 256))
+    colors[:, 3] = np.linspace(0.0, 0.88, 256)
+    return ListedColormap(colors)
+
+
+def legend_above(figure: Figure, axes: Axes, columns: int = 2) -> None:
+    """Above the plot, where it covers nothing."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns, columnspacing=1.2, borderpad=0.1)
+
+
+def legend_beside(axes: Axes) -> None:
+    """To the right of the plot."""
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderpad=0.1)
 
 
 def panel_letter(axes: Axes, letter: str) -> None:

@@ -142,6 +142,7 @@ def trace_run(
     if not records:
         raise InvalidInput(f"{path} holds no caption.", "Let it finish first.")
     method = _traceable(from_json(dict(run.config["method"])).prepare(looker.tokenizer))
+    most = int(run.config["decoding"]["max_new_tokens"])
     question = str(asked["first_prompt"])
     if CHAIR_STYLES[asked["style"]].wrapper is None:
         prompt = chat_prompt(looker.processor, question, 1)
@@ -154,7 +155,7 @@ def trace_run(
     done: dict[int, Case] = {}
     for start in range(0, len(order), looker.batch):
         part = order[start : start + looker.batch]
-        trace = _forced(looker, [shown[k] for k in part], [_ids(looker, records[k]) for k in part], method)
+        trace = _forced(looker, [shown[k] for k in part], [_ids(looker, records[k], most) for k in part], method)
         done |= {k: dataclasses.replace(shown[k], trace=trace, row=row) for row, k in enumerate(part)}
         tick(len(part))
     return [done[k] for k in range(len(records))]
@@ -180,12 +181,17 @@ def _picture(record: Record, scenes: bool, images: Path | None, truth: Any) -> C
     return Case(unanswered, 0, open_image(find_image(images, record.image)), record.image, truth=known)
 
 
-def _ids(looker: Looker, record: Record) -> list[int]:
-    """The tokens of a recorded answer, with the end token where the model had said it."""
-    ids = list(looker.tokenizer(record.answer, add_special_tokens=False)["input_ids"])
+def _ids(looker: Looker, record: Record, most: int) -> list[int]:
+    """The tokens of a recorded answer, with the end token if it was not cut at `most` tokens.
+
+    The record has lost the space that many models begin with. The number of tokens tells: of the two
+    readings the one that has as many as were generated is taken.
+    """
     eos = looker.model.generation_config.eos_token_id
-    eos = eos if isinstance(eos, int) or eos is None else eos[0]
-    return [*ids, eos] if eos is not None and len(ids) < record.tokens else ids
+    end = [] if eos is None or record.tokens >= most else [eos] if isinstance(eos, int) else [eos[0]]
+    texts = (record.answer, f" {record.answer}")
+    readings = [[*looker.tokenizer(text, add_special_tokens=False)["input_ids"], *end] for text in texts]
+    return next((ids for ids in readings if len(ids) == record.tokens), readings[0])
 
 
 def _forced(looker: Looker, cases: Sequence[Case], ids: Sequence[list[int]], method: Method) -> Trace:

@@ -15,6 +15,7 @@ from seewhen.figures.style import (
     RED,
     Drawing,
     fold,
+    legend_beside,
     new_figure,
     panel_letter,
     paper_style,
@@ -47,20 +48,21 @@ def case_study(
     before, after = (_attention(case, when, step, at, head) for when in ("before", "after"))
     similarity = case.used_similarity(step)
     with paper_style():
-        figure = new_figure(PAGE, 4.3)
-        grid = figure.add_gridspec(2, 3, height_ratios=(1, 1))
-        first, curve = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[0, 1:])
-        show_image(first, case, fold(case.question, 34))
+        figure = new_figure(PAGE, 4.2)
+        halves: Any = figure.subfigures(2, 1, height_ratios=(1, 1.05))
+        upper, lower = halves
+        first, curve = upper.subplots(1, 2, width_ratios=(1, 2.1))
+        show_image(first, case, "picture")
+        first.text(0.5, 1.05, fold(case.question, 30), ha="center", va="top", fontsize=7, style="italic")
         _entropies(curve, case, chosen, fired, baseline)
-        panels = [figure.add_subplot(grid[1, column]) for column in range(3)]
-        show_map(panels[0], case, similarity, "token-image similarity", boxes=chosen.object)
-        which = "mean of heads" if head is None else f"head {head}"
+        panels = lower.subplots(1, 3)
+        show_map(panels[0], case, similarity, _query(case, step), boxes=chosen.object)
         high = max(float(before.max()), float(after.max()))
         for each, weights, when in ((panels[1], before, "before"), (panels[2], after, "after")):
-            share = float(weights.sum())
-            title = f"attention {when}, layer {at}, {which}\n(image share {share:.2f})"
+            title = f"attention {when}\n{float(weights.sum()):.2f} on the image"
             scale = show_map(each, case, weights, title, limits=(0.0, high), boxes=chosen.object)
-        figure.colorbar(scale, ax=panels[2], fraction=0.046, pad=0.03, label="attention")
+        which = "mean of heads" if head is None else f"head {head}"
+        lower.colorbar(scale, ax=panels[1:], shrink=0.9, pad=0.02, label=f"layer {at}, {which}")
         for letter, each in zip("abcde", (first, curve, *panels), strict=True):
             panel_letter(each, letter)
     data = {
@@ -82,6 +84,13 @@ def case_study(
         },
     }
     return Drawing(figure, plain(data))
+
+
+def _query(case: Case, step: int) -> str:
+    """Whose similarity a method looks at in this step: the token's before."""
+    if step == 0:
+        return "similarity of the prompt's end"
+    return f"similarity of “{case.trace.texts[case.row][step - 1].strip()}”\n(the token before)"
 
 
 def _most_tilted(case: Case) -> Spoken:
@@ -141,7 +150,7 @@ def _entropies(axes: Axes, case: Case, word: Spoken, fired: list[int], baseline:
         fired, [-0.05 * top] * len(fired), ls="", marker="^", ms=5, color=RED, label="layer tilted", clip_on=False
     )
     axes.set_title(f"entropy while “{word.text}” is chosen")
-    axes.legend(loc="upper right")
+    legend_beside(axes)
 
 
 def _baseline_facts(baseline: Case, step: int) -> dict[str, Any]:
