@@ -76,12 +76,12 @@ class ModelAnswerer:
         backbone = Backbone.of(self._model)
         parts = self._method.parts(backbone)
         self._tilts = bool(parts.interventions) and all(isinstance(i, Tilt) for i in parts.interventions)
-        self._shares = _may_share_features(parts)
+        self._shares = _may_share(parts)
         self._max_new_tokens, self._raw, self._temperature = max_new_tokens, raw_prompt, temperature
         self._open = ExitStack()
         self._handle = self._open.enter_context(attach(self._model, self._method))
         self._backbone, self._prefix = backbone, None
-        if self._shares and not parts.branches and can_share(backbone):
+        if self._shares and can_share(backbone):
             # After the method's own hooks: these see the whole prompt, what follows reads only the rest.
             looks = [i.relevance.source_layer for i in parts.interventions if isinstance(i, Tilt)]
             self._prefix = PrefixHook(backbone, looks)
@@ -179,9 +179,9 @@ def _without_prompt(output: Tensor, prompt: Tensor) -> Tensor:
     return output[:, length:] if torch.equal(output[:, :length], prompt) else output
 
 
-def _may_share_features(parts: Parts) -> bool:
-    """Only where nothing looks at the pixels or acts inside the vision tower."""
-    tilts = all(isinstance(intervention, Tilt) for intervention in parts.interventions)
+def _may_share(parts: Parts) -> bool:
+    """Only where nothing looks at the pixels, acts inside the vision tower or on more than the newest row."""
+    tilts = all(type(intervention) is Tilt for intervention in parts.interventions)  # a subclass may do more
     return tilts and parts.loop is None and not any(isinstance(b, AlteredImage) for b in parts.branches)
 
 

@@ -3,18 +3,18 @@
 Most of a yes/no benchmark's work is reading the image's tokens, and all questions about an image begin
 with the same tokens. Causal attention makes their keys and values independent of the question, so one
 row per image is enough: the rows are laid out as prefix, padding, question, and when the decoder is
-about to read the prompt, the prefix is computed for one row of each image, copied into the cache of
-all its rows, and cut from what is left to read. Everything else sees the whole prompt as always.
+about to read the prompt, each distinct prefix is computed once, copied into the cache of all rows that
+begin with it, and cut from what is left to read. Rows that a method adds (a text-only copy) are served
+alike. The attached method itself sees the whole prompt as always.
 
 Only where that is exact: full causal attention in all layers, and methods that change nothing but the
-newest token's row and add no rows of their own. Layers in which a method looks at the image's hidden
-states are shown the whole prompt for the moment of that look.
+newest token's row. Layers in which a method looks at the image's hidden states are shown the whole
+prompt for the moment of that look.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,14 +24,6 @@ from transformers import DynamicCache
 from seewhen.backbone import Backbone
 
 _WORTH = 16  # tokens; a shorter prefix is not worth a pass of its own
-
-
-@dataclass(frozen=True)
-class Layout:
-    """`length` tokens are common to all rows; row r has the image of row `same[r]`."""
-
-    length: int
-    same: tuple[int, ...]
 
 
 def can_share(backbone: Backbone) -> bool:
@@ -51,8 +43,11 @@ def can_share(backbone: Backbone) -> bool:
 
 def lay_out(
     backbone: Backbone, inputs: dict[str, Any], images: Sequence[str], pad: int
-) -> tuple[dict[str, Any], Layout] | None:
-    """The inputs with the padding moved behind the common prefix, or None where there is none to share."""
+) -> tuple[dict[str, Any], int] | None:
+    """The inputs with the padding moved behind the common prefix, and how many columns follow the prefix.
+
+    None where there is nothing to share.
+    """
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
     others = set(inputs) - {"input_ids", "attention_mask", "pixel_values", "image_sizes", "mm_encoder_outputs"}
     if len(set(images)) == len(images) or others:  # token types mark prompts that are read both ways
@@ -69,9 +64,7 @@ def lay_out(
         start = longest - (len(row) - length)
         new_ids[r, :length], new_ids[r, start:] = row[:length], row[length:]
         new_mask[r, :length], new_mask[r, start:] = 1, 1
-    first: dict[str, int] = {}
-    same = tuple(first.setdefault(image, r) for r, image in enumerate(images))
-    return {**inputs, "input_ids": new_ids, "attention_mask": new_mask}, Layout(length, same)
+    return {**inputs, "input_ids": new_ids, "attention_mask": new_mask}, longest - length
 
 
 def _common(rows: Sequence[Tensor]) -> int:
@@ -83,6 +76,18 @@ def _common(rows: Sequence[Tensor]) -> int:
     return length
 
 
+def _distinct(tensors: Sequence[Tensor]) -> tuple[list[int], list[int]]:
+    """Rows that differ from all before them, and for every row the place of its like among those."""
+    kept: list[int] = []
+    place: list[int] = []
+    for row in range(len(tensors[0])):
+        like = (k for k, other in enumerate(kept) if all(torch.equal(t[row], t[other]) for t in tensors))
+        place.append(next(like, len(kept)))
+        if place[-1] == len(kept):
+            kept.append(row)
+    return kept, place
+
+
 class PrefixHook:
     """Stands before the decoder; acts once after `expect`, at the prompt.
 
@@ -92,7 +97,7 @@ class PrefixHook:
 
     def __init__(self, backbone: Backbone, looks: Iterable[int] = ()) -> None:
         self._decoder = backbone.decoder
-        self._layout: Layout | None = None
+        self._rest: int | None = None
         self._prefix: dict[int, Tensor] = {}  # hidden states of the prefix before each layer of `looks`
         self._index: Tensor | None = None  # row -> row of the prefix, while the rest of a prompt is read
         self._length = 0
@@ -104,9 +109,9 @@ class PrefixHook:
             self._handles.append(layer.register_forward_pre_hook(self._shower(number), prepend=True))
             self._handles.append(layer.register_forward_pre_hook(self._hide))
 
-    def expect(self, layout: Layout | None) -> None:
-        """The layout of the prompt that comes next."""
-        self._layout = layout
+    def expect(self, rest: int | None) -> None:
+        """The last `rest` columns of the prompt that comes next are not shared."""
+        self._rest = rest
 
     def remove(self) -> None:
         for handle in self._handles:
@@ -115,23 +120,30 @@ class PrefixHook:
     def _before(
         self, module: nn.Module, args: tuple, kwargs: dict[str, Any]
     ) -> tuple[tuple, dict[str, Any]] | None:
-        layout, self._layout = self._layout, None
-        if layout is None:
+        rest, self._rest = self._rest, None
+        mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
+        if rest is None or not (isinstance(mask, Tensor) and mask.dim() == 2 and isinstance(positions, Tensor)):
             return None
         embeds, cache = kwargs["inputs_embeds"], kwargs["past_key_values"]
-        length, kept = layout.length, sorted(set(layout.same))
+        length = embeds.shape[1] - rest
+        positions = positions.expand(embeds.shape[0], -1)
+        given = {
+            "inputs_embeds": embeds[:, :length],
+            "attention_mask": mask[:, :length],
+            "position_ids": positions[:, :length],
+        }
+        kept, place = _distinct(list(given.values()))
         prefix = DynamicCache(config=self._decoder.config)
         self._prefix = {}
         # Past the hooks of the decoder: no method has anything to do with the prefix.
-        self._decoder.forward(inputs_embeds=embeds[kept, :length], past_key_values=prefix, use_cache=True)
-        place = {row: k for k, row in enumerate(kept)}
-        index = torch.tensor([place[row] for row in layout.same], device=embeds.device)
+        self._decoder.forward(
+            **{name: value[kept] for name, value in given.items()}, past_key_values=prefix, use_cache=True
+        )
+        index = torch.tensor(place, device=embeds.device)
         for number, layer in enumerate(prefix.layers):
             cache.update(layer.keys[index], layer.values[index], number)
         self._index, self._length = index, length
-        left = {**kwargs, "inputs_embeds": embeds[:, length:]}
-        if isinstance(kwargs.get("position_ids"), Tensor):
-            left["position_ids"] = kwargs["position_ids"][..., length:]
+        left = {**kwargs, "inputs_embeds": embeds[:, length:], "position_ids": positions[:, length:]}
         if isinstance(kwargs.get("cache_position"), Tensor):
             left["cache_position"] = kwargs["cache_position"][length:]
         return args, left
