@@ -37,6 +37,9 @@ class RunningEntropy:
     @classmethod
     def zeros(cls, rows: int, device: torch.device) -> RunningEntropy:
         count, mean, spread = (torch.zeros(rows, device=device) for _ in range(3))
+        for tensor in (count, mean, spread):
+            # Updated in place by captured graphs, so the address must stay.
+            torch._dynamo.mark_static_address(tensor)
         return cls(count, mean, spread)
 
     def threshold(self, sd_factor: float, start: float) -> Tensor:
