@@ -7,12 +7,13 @@ the contrast and alone turns sampling almost into greedy decoding. So next to a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from seewhen.errors import InvalidMethod
 from seewhen.methods import method as make_method
-from seewhen.methods import method_from_json
-from seewhen.methods.base import Combined, Method, Parts
+from seewhen.methods import method_class, method_from_json
+from seewhen.methods.base import Combined, Method, Parts, make
 from seewhen.tilting import Tilt
 
 if TYPE_CHECKING:
@@ -64,6 +65,24 @@ def label(method: Method) -> str:
     if isinstance(method, Combined):
         return f"{label(method.attention)}+{label(method.contrast)}"
     return method.name
+
+
+def nearest_preset(description: dict[str, Any]) -> str:
+    """How a method's parameters are said shortly: `paper`, `default, contrast 3.0`; empty for combinations."""
+    try:
+        cls = method_class(description["method"])
+    except InvalidMethod:  # a part, a combination, or a method of a package that is not here
+        return ""
+    parameters = description["parameters"]
+    presets = {"default": make(cls)} if not any(f.default is MISSING for f in fields(cls)) else {}
+    presets |= {name: make(cls, name) for name in cls.presets}
+    best: tuple[int, str] | None = None
+    for name, preset in presets.items():
+        usual = preset.parameters()
+        departs = [f"{k} {v}" for k, v in parameters.items() if usual.get(k) != v]
+        if best is None or len(departs) < best[0]:
+            best = (len(departs), ", ".join([name, *departs]))
+    return best[1] if best and best[0] <= 3 else ""
 
 
 def with_controls(method: Method, backbone: Backbone) -> list[Method]:

@@ -263,8 +263,13 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 
 
 def _what_differs(run: Run, others: Sequence[Run]) -> str:
+    """The preset nearest to the run's parameters and what departs from it; failing that, what differs."""
+    from seewhen.runs.controls import nearest_preset
     from seewhen.runs.store import flatten
 
+    named = nearest_preset(run.config["method"])
+    if named:
+        return named
     mine = dict(flatten(run.config["method"].get("parameters", {})))
     theirs = [dict(flatten(other.config["method"].get("parameters", {}))) for other in others]
     changed = [name for name in mine if any(other.get(name) != mine[name] for other in theirs)]
