@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import openai
@@ -35,13 +35,17 @@ class Running:
     port: int
     engine: Engine
     settings: Settings
+    clients: dict[str, openai.OpenAI] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def client(self, key: str = "none", **options: Any) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=30, **options)
+    def client(self, key: str = "none") -> openai.OpenAI:
+        """The official client; one for all threads."""
+        if key not in self.clients:
+            self.clients[key] = openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=60)
+        return self.clients[key]
 
 
 @contextmanager
@@ -61,9 +65,12 @@ def running(loaded: Loaded, send_buffer: int | None = None, **settings: Any) -> 
     while not server.started:
         assert thread.is_alive(), "the server did not start"
         time.sleep(0.01)
+    served = Running(listening.getsockname()[1], engine, made)
     try:
-        yield Running(listening.getsockname()[1], engine, made)
+        yield served
     finally:
+        for client in served.clients.values():
+            client.close()
         server.should_exit = True
         thread.join(30)
         assert not thread.is_alive(), "the server did not stop"

@@ -21,7 +21,7 @@ from seewhen.server.limits import Limits
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks" / "server"))
 import mutations
 
-COUNT = 300
+COUNT = 200
 EXPECTED = {200, 400, 404}
 
 

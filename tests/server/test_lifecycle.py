@@ -217,8 +217,8 @@ def test_shutdown_finishes_what_runs(checkpoint: Path, tmp_path: Path) -> None:
 
         until(ready, 60)
         url = f"http://127.0.0.1:{port}/v1"
-        with pytest.raises(openai.AuthenticationError):
-            openai.OpenAI(base_url=url, api_key="wrong", max_retries=0).models.list()
+        with pytest.raises(openai.AuthenticationError), openai.OpenAI(base_url=url, api_key="wrong") as stranger:
+            stranger.models.list()
         client = openai.OpenAI(base_url=url, api_key="a-key-of-some-length", max_retries=0)
         assert [model.id for model in client.models.list()] == [checkpoint.name]
         stream = client.chat.completions.create(
@@ -234,6 +234,7 @@ def test_shutdown_finishes_what_runs(checkpoint: Path, tmp_path: Path) -> None:
         assert list(pieces)[-1].usage.completion_tokens == 60
         assert process.wait(20) in (0, -signal.SIGTERM)
         assert "Traceback" not in log.read_text()
+        client.close()
     finally:
         process.kill()
 

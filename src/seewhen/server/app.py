@@ -153,7 +153,10 @@ async def _first(work: Any, gone: asyncio.Task[None], completion: Completion) ->
     task = asyncio.ensure_future(work)
     await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
     if task.done():
-        return task.result()
+        try:
+            return task.result()
+        finally:
+            del task  # or its exception, this frame and the request's pictures would hold each other
     task.cancel()
     completion.cancel()
     completion.settings.metrics.cancelled()

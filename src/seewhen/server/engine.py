@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import threading
@@ -101,12 +102,15 @@ class Engine:
     # -- the inference thread ----------------------------------------------------------------------------
 
     def _main(self) -> None:
+        gc.collect()
+        gc.freeze()  # what exists by now stays: later collections only look at what a batch left behind
         try:
-            while jobs := self._next():
+            while self._next():
                 started = time.monotonic()
-                self._running = jobs
-                self._answer(jobs)
+                self._answer(self._running)
                 self._running = ()
+                # Caches and tracebacks hold themselves in cycles; a server cannot wait for chance to free them.
+                gc.collect()
                 self._pace += 0.2 * (time.monotonic() - started - self._pace)
         except BaseException:
             log.exception("the inference thread of %s died", self.name)
@@ -117,21 +121,22 @@ class Engine:
             for job in left:
                 job.post(Failed(not_ready(self.name)))
 
-    def _next(self) -> list[Job]:
-        """The next batch; empty when there is nothing left to do for ever."""
+    def _next(self) -> bool:
+        """Wait for the next batch, which is then `_running`; False when there is nothing left to do for ever."""
         with self._ready:
             while True:
+                idle = not self._queue
                 while not self._queue:
                     if self._closing:
-                        return []
+                        return False
                     self._ready.wait()
-                if len(self._queue) == 1 and not self._closing:  # wait a moment for company
-                    until = time.monotonic() + self.limits.batch_wait_ms / 1000
-                    while 0 < self._rows_of(self._queue) < self._rows and (left := until - time.monotonic()) > 0:
-                        self._ready.wait(left)
+                until = time.monotonic() + (self.limits.batch_wait_ms / 1000 if idle else 0)
+                while 0 < self._rows_of(self._queue) < self._rows and (left := until - time.monotonic()) > 0:
+                    self._ready.wait(left)
                 self._drop_late()
                 if self._queue:
-                    return self._take()
+                    self._running = self._take()
+                    return True
 
     def _drop_late(self) -> None:
         now = time.monotonic()
