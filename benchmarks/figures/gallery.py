@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def main() -> None:
     for name, drawing in drawn.items():
         path = target / f"{name}.png"
         figures.save(drawing, path, work / f"{name}.json", dpi=120)
-        small = Image.open(path).convert("RGB").quantize(128, dither=Image.Dither.NONE)
+        small = Image.open(path).convert("RGB").quantize(256, kmeans=2, dither=Image.Dither.NONE)
         small.save(path, optimize=True)
         data[name] = drawing.data
     (DOCS / "gallery.md").write_text(page(data, given.scenes), encoding="utf-8")
@@ -102,9 +103,9 @@ def page(data: dict[str, Any], count: int) -> str:
     pieces = [INTRODUCTION.format(scenes=count)]
     for name, title, command, text in SECTIONS:
         told = text(data[name]) if callable(text) else text
-        pieces.append(
-            f"## {title}\n\n![{title}](images/gallery/{name}.png)\n\n{told}\n\n```\nseewhen figure {command}\n```\n"
-        )
+        lines = "\n".join(textwrap.wrap(told, 115, break_long_words=False, break_on_hyphens=False))
+        picture = f"![{title}](images/gallery/{name}.png)"
+        pieces.append(f"## {title}\n\n{picture}\n\n{lines}\n\n```\nseewhen figure {command}\n```\n")
     return "\n".join(pieces)
 
 
@@ -119,11 +120,11 @@ def _pointing(data: dict[str, Any]) -> str:
     best = max(data["curves"]["attention"]["layers"], key=lambda point: point["value"])
     return (
         "How often the patch with the highest weight lies in a box of the object that is named "
-        f"({first['own']['words']} words). The paper shows one picture for this (its Fig. “similarity across "
-        "decoding layers”); here it is measured. A word's own embedding points at its object with accuracy "
-        f"{interval(first['own'])} at layer 0 and {interval(last['own'])} at the last source layer: the paper's choice "
-        "of the lowest layer is right. But while a word is being chosen, the newest token is the one before it, and "
-        f"that is what CAI looks with: {interval(first['before'])} at layer 0. Chance is {data['chance']['value']:.2f}. "
+        f"({first['own']['words']} words). The paper shows one picture for this; here it is measured. A word's "
+        f"own token points at its object with accuracy {interval(first['own'])} at layer 0 and "
+        f"{interval(last['own'])} at the last one, which speaks for the paper's choice of the lowest layer. But "
+        "while a word is being chosen, the newest token is the one before it (“a”, “blue”), and that is what CAI looks with: "
+        f"{interval(first['before'])} at layer 0. Chance is {data['chance']['value']:.2f}. "
         f"The model's own attention, mean of heads, points best at layer {best['layer']} ({interval(best)})."
     )
 
@@ -142,8 +143,8 @@ def _median(data: dict[str, Any]) -> str:
     deep = {kind: curve["median"][-2] for kind, curve in data["kinds"].items()}
     return (
         "Median entropy after each layer while hallucinated, correctly named and function words are chosen, with "
-        "95 % intervals over scenes. The threshold is that of the adaptive rule, its median over tokens. After layer "
-        f"{len(data['kinds']['grounded']['median']) - 2}: "
+        "95 % intervals over scenes. The threshold is that of the adaptive rule, its median over tokens. After "
+        f"layer {len(data['kinds']['grounded']['median']) - 2}: "
         + ", ".join(f"{kind} {interval(point)}" for kind, point in deep.items())
         + " nats."
     )
@@ -153,7 +154,8 @@ def _failure(data: dict[str, Any]) -> str:
     return (
         f"Hallucinated words of which the model was sure: the gate stays closed. The figure finds them by itself; "
         f"here {data['confident']} of {data['hallucinated_words']} hallucinated words "
-        f"({interval(data['share'])} of them) never opened the gate of the default method. Its JSON lists them all."
+        f"({interval(data['share'])} of them) never opened the gate of the default method. "
+        "The JSON beside the figure lists them all."
     )
 
 
@@ -173,8 +175,9 @@ def _calibration(data: dict[str, Any]) -> str:
 
 def _gate(data: dict[str, Any]) -> str:
     return (
-        f"{data['metric'].capitalize()} on POPE (adversarial, validation scenes) by start layer and threshold (base "
-        "10). The ring marks the setting that was chosen. The intervals show how little a sweep of this size can tell."
+        f"{data['metric'].capitalize()} on POPE (adversarial, validation scenes) by start layer and threshold "
+        "(base 10). The ring marks the setting that was chosen. The intervals (95 %, over images) show how little "
+        "a sweep of this size can tell."
     )
 
 
@@ -214,7 +217,7 @@ SECTIONS: list[tuple[str, str, str, Any]] = [
         "layers",
         "Similarity at several source layers",
         "layers --words dog --layers 0,4,7,11",
-        "The same word's map read from deeper layers: it loses the object.",
+        "The same word's map read from deeper layers, which lose the object; measured in the next figure.",
     ),
     ("pointing", "Does relevance point at the object?", "pointing --scenes 60", _pointing),
     (
@@ -229,9 +232,9 @@ SECTIONS: list[tuple[str, str, str, Any]] = [
         "case",
         "Case study",
         f"case --method {EARLY} --head 0 --layers 11",
-        "One token: the entropies that opened the gate (large dots; the layer after each is tilted), what the method "
-        "looks with, and one head's attention on the image before and after. Dashed grey: regular decoding of the "
-        "same words.",
+        "One token: the entropies that opened the gate (large dots; the layer after each is tilted), what the "
+        "method looks with, and one head's attention on the image before and after. Dashed grey: regular "
+        "decoding of the same words.",
     ),
     (
         "caption",

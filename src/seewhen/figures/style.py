@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+LAST = ("chosen", "threshold", "chance")  # what is no curve comes last in a legend
 FORMATS = (".png", ".svg", ".pdf")
 COLUMN, PAGE = 3.4, 7.0  # inches: one column of a paper, and both
 
@@ -160,6 +161,8 @@ def heat() -> Any:
 def legend_above(figure: Figure, axes: Axes, columns: int = 2) -> None:
     """Above the plot, where it covers nothing."""
     handles, labels = axes.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda k: labels[k] in LAST)
+    handles, labels = [handles[k] for k in order], [labels[k] for k in order]
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, columnspacing=1.2, borderpad=0.1)
 
 
