@@ -40,7 +40,7 @@ def methods(runs: Path) -> dict:
     return rows
 
 
-NAMES = (
+NAMES = (  # noqa: SIM905
     "regular min-p cai cai-attention cai-contrast cai:paper cai:reference pai vcd icd m3id sid only dola farsight "
     "memvr locore agla vti ict saliency opera"
 ).split()
