@@ -155,7 +155,7 @@ class Session:
         sequence = step.sequence
         if not sequence.reached and (self.tables.edits or self.tables.masks):
             raise UnsupportedModel(
-                f"The layers of {type(self.backbone.decoder).__name__} do not hand keyword arguments to attention.",
+                f"The layers of {type(self.backbone.decoder).__name__} hand no keyword arguments to attention.",
                 f"{self.method.name} changes attention; a method that only contrasts can be attached.",
             )
         # Static caches hold their length in a tensor; everything sized by it was sized at prefill.
