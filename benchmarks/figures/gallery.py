@@ -123,8 +123,8 @@ def _pointing(data: dict[str, Any]) -> str:
         f"({first['own']['words']} words). The paper shows one picture for this; here it is measured. A word's "
         f"own token points at its object with accuracy {interval(first['own'])} at layer 0 and "
         f"{interval(last['own'])} at the last one, which speaks for the paper's choice of the lowest layer. But "
-        "while a word is being chosen, the newest token is the one before it (“a”, “blue”), and that is what CAI looks with: "
-        f"{interval(first['before'])} at layer 0. Chance is {data['chance']['value']:.2f}. "
+        "while a word is being chosen, the newest token is the one before it (“a”, “blue”), and that is what CAI "
+        f"looks with: {interval(first['before'])} at layer 0. Chance is {data['chance']['value']:.2f}. "
         f"The model's own attention, mean of heads, points best at layer {best['layer']} ({interval(best)})."
     )
 

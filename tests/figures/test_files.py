@@ -57,6 +57,7 @@ def test_each_figure_in_each_format(name, cases, sweep_folder, tmp_path):
             with Image.open(path) as image:
                 image.verify()
                 assert image.width > 100
+            drawing.figure.set_layout_engine("none")  # laid out once is enough, and half of the time
         elif ending == "svg":
             assert ElementTree.parse(path).getroot().tag.endswith("svg")
         else:
