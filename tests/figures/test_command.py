@@ -45,6 +45,16 @@ def test_a_figure_of_a_saved_trace(saved, tmp_path):
     assert told[0]["entropy"] == pytest.approx(case.tensor("entropy")[case.find(word).start].tolist(), abs=1e-5)
 
 
+def test_the_numbers_never_overwrite_the_trace(saved):
+    trace, image, _ = saved
+    before = trace.read_bytes()
+    result = call(
+        "similarity", "--trace", trace.with_suffix(""), "--image", image, "--out", trace.with_suffix(".png")
+    )
+    assert isinstance(result.exception, SeewhenError) and "overwrite" in str(result.exception)
+    assert trace.read_bytes() == before
+
+
 def test_a_scene_by_its_name_brings_its_truth(saved, tmp_path):
     trace, _, case = saved
     result = call("pointing", "--trace", trace, "--image", f"scene:{case.name}", "--out", tmp_path / "p.png")

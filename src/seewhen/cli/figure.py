@@ -93,6 +93,9 @@ def figure(
     out = out or Path(f"{name}.png")
     style.check_target(out)
     check_writable(data)
+    numbers = data or out.with_suffix(".json")
+    if trace is not None and numbers.resolve() == trace.with_suffix(".json").resolve():
+        raise InvalidInput("The numbers would overwrite the trace.", "Give another --out, or --data.")
     style.need_matplotlib()
     if sum(given is not None for given in (trace, run, scenes)) > 1:
         raise InvalidInput("--trace, --run and --scenes exclude each other.", "Give one of them.")
@@ -114,7 +117,7 @@ def figure(
             count = scenes or (_ONE if entry.of == "answer" else _MANY)
             cases = source.of_scenes(count, split, method or entry.method, seed)
         drawing = _from_cases(entry, cases, wish, index, against, source)
-    for path in style.save(drawing, out, data, dpi=dpi):
+    for path in style.save(drawing, out, numbers, dpi=dpi):
         typer.echo(path)
 
 
