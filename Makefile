@@ -32,8 +32,9 @@ format: $(STAMP) ## rewrite the code in the project's style
 types: $(STAMP)  ## mypy, strict
 	$(BIN)/mypy
 
-docs: $(STAMP)   ## rewrite docs/command-line.md from the commands
+docs: $(STAMP)   ## rewrite the pages that are made from the program
 	$(BIN)/python docs/command_line.py
+	$(BIN)/python docs/methods_page.py
 
 clean:           ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
