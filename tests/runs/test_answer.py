@@ -216,6 +216,7 @@ def test_evaluate_resumes_extends_and_refuses(checkpoint, tmp_path):
 def test_the_fingerprint_of_a_checkpoint_sees_its_files(tmp_path):
     (tmp_path / "a.bin").write_bytes(b"1")
     first = directory_fingerprint(tmp_path)
+    (tmp_path / "README.md").write_text("A better description of the same model.")
     assert directory_fingerprint(tmp_path) == first
     (tmp_path / "a.bin").write_bytes(b"2")
     assert directory_fingerprint(tmp_path) != first

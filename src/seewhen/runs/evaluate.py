@@ -188,10 +188,11 @@ def model_facts(ask: Ask, device: str) -> dict[str, Any]:
 
 
 def directory_fingerprint(path: Path) -> str:
-    """Changes when a file of a checkpoint changes: names, sizes, and content (the ends of large files)."""
+    """Changes when a file of a checkpoint changes (not its model card): names, sizes, content, of large
+    files both ends."""
     digest = hashlib.sha256()
     for file in sorted(path.iterdir()):
-        if not file.is_file() or file.name.startswith("."):
+        if not file.is_file() or file.name.startswith(".") or file.suffix in (".md", ".png", ".jpg"):
             continue
         size = file.stat().st_size
         digest.update(f"{file.name}\t{size}\n".encode())
