@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import seewhen
 from seewhen.bench.base import Sample
 from seewhen.bench.pope import Pope
 from seewhen.cli import app
@@ -42,7 +43,12 @@ def config(label, mode="greedy", model="llava-1.5-7b-hf", **parameters):
             "style": "plain",
         },
         "model": {"name": model, "dtype": "float16"},
-        "method": {"label": label, "fingerprint": f"{label}-{parameters}", "parameters": parameters},
+        "method": {
+            "label": label,
+            "fingerprint": f"{label}-{parameters}",
+            "method": label,
+            "parameters": parameters,
+        },
         "decoding": {"mode": mode, "max_new_tokens": 8},
         "versions": {"seewhen": "0"},
     }
@@ -166,10 +172,18 @@ def test_other_models_and_scenes_have_no_published_figures(tmp_path):
 
 
 def test_one_method_with_two_settings_gets_two_names(tmp_path):
-    make(tmp_path / "a", "cai", 0.8, contrast=1.0)
-    make(tmp_path / "b", "cai", 0.9, contrast=3.0)
+    make(tmp_path / "a", "cai", 0.8, **seewhen.method("cai").parameters())
+    make(tmp_path / "b", "cai", 0.9, **seewhen.method("cai", contrast=3.0).parameters())
+    make(tmp_path / "c", "cai", 0.7, **seewhen.method("cai:paper").parameters())
     (group,) = analyse(read_runs([tmp_path]))
-    assert [line.label for line in group.lines] == ["cai (contrast 1.0)", "cai (contrast 3.0)"]
+    assert [line.label for line in group.lines] == ["cai (default)", "cai (default, contrast 3.0)", "cai (paper)"]
+
+
+def test_two_settings_of_an_unknown_method_are_told_by_what_differs(tmp_path):
+    make(tmp_path / "a", "mine", 0.8, strength=1.0, layer=3)
+    make(tmp_path / "b", "mine", 0.9, strength=2.0, layer=3)
+    (group,) = analyse(read_runs([tmp_path]))
+    assert [line.label for line in group.lines] == ["mine (strength 1.0)", "mine (strength 2.0)"]
 
 
 class Page(HTMLParser):
