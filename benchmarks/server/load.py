@@ -77,14 +77,15 @@ def questions(model: str, count: int, method: str) -> list[dict[str, Any]]:
         buffer = io.BytesIO()
         render(scene).save(buffer, "PNG")
         url = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-        text = short[number % len(short)] if number % 4 == 0 else "Please describe this image in detail."
+        ask_one = number % 4 == 0
+        text = short[number % len(short)] if ask_one else "Please describe this image in detail."
         content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": text}]
         bodies.append(
             {
                 "model": model,
                 "messages": [{"role": "user", "content": content}],
                 "temperature": 0,
-                "max_tokens": 64,
+                "max_tokens": 8 if ask_one else 64,
                 "stream": number % 3 == 0,
                 "seewhen": {"method": method},
             }
@@ -198,7 +199,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--questions", type=int, default=48)
-    parser.add_argument("--rows", type=int, default=32)
+    parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--name", default="load", help="of the result file; empty: print only")
     options = parser.parse_args()
     result = about("load.py")

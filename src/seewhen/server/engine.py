@@ -155,16 +155,17 @@ class Engine:
             )
 
     def _take(self) -> list[Job]:
-        """The oldest job and, in order, those that may share its batch."""
+        """The oldest job and those that may share its batch, of similar length first: a batch lasts as long as its
+        longest answer."""
         first = self._queue[0]
-        batch: list[Job] = []
-        rows = 0
-        for job in list(self._queue):
-            fits = not batch or (job.company == first.company and rows + job.n <= self._rows)
-            if fits:
+        others = [job for job in self._queue if job is not first and job.company == first.company]
+        others.sort(key=lambda job: abs(job.max_tokens.bit_length() - first.max_tokens.bit_length()))
+        batch, rows = [first], first.n
+        for job in others:
+            if rows + job.n <= self._rows:
                 batch.append(job)
                 rows += job.n
-                self._queue.remove(job)
+        self._queue = deque(job for job in self._queue if job not in batch)
         return batch
 
     @staticmethod
