@@ -13,6 +13,8 @@ help:            ## list the targets
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@# lmms-eval wants torchvision, wandb and more; its registry and base class, which our adapter meets, need two.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps lmms-eval loguru pytz
 	@touch $(STAMP)
 
 demo: $(STAMP)   ## run the main job on the packaged model

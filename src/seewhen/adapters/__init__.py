@@ -1,0 +1,1 @@
+"""seewhen inside other programs."""
