@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -54,6 +56,8 @@ def test_shared_features_change_nothing(checkpoint, method):
     made = ModelAnswerer(str(checkpoint), method.to_json(), max_new_tokens=5, device="cpu")
     try:
         assert made._shares
+        if "mm_encoder_outputs" not in inspect.signature(made._model.forward).parameters:
+            pytest.skip("this transformers cannot be given finished image features")
         sizes = []
         tower = made._model.base_model.vision_tower
         hook = tower.register_forward_hook(lambda m, args, out: sizes.append(out.last_hidden_state.shape[0]))
