@@ -22,9 +22,7 @@ def register(app: typer.Typer) -> None:
 def serve(
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            "--model", "-m", help="Hub id or checkpoint directory; may be repeated. Default: packaged."
-        ),
+        typer.Option("--model", "-m", help="Hub id or checkpoint directory; may be repeated. Default: packaged."),
     ] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on; any but loopback needs a key.")] = (
         "127.0.0.1"
