@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import seewhen
 from seewhen.bench.base import Sample
+from seewhen.bench.chair import Chair
 from seewhen.bench.pope import Pope
 from seewhen.cli import app
 from seewhen.errors import InvalidInput
@@ -145,6 +146,29 @@ def test_words(groups):
     assert title("cai-attention") == "CAI, attention only"
     assert title("cai (contrast 3)") == "CAI (contrast 3)"
     assert measured({"value": 100.0, "low": 100.0, "high": 100.0, "flat": True}) == "100.00 (no variation)"
+
+
+def test_chair_is_told_with_its_price(tmp_path):
+    """A method that says less has a lower CHAIR and a lower recall: both are in the words."""
+    chair = Chair(
+        {str(i): frozenset({"dog", "person", "cat"}) for i in range(1, 61)}, tuple(map(str, range(1, 61)))
+    )
+    for label, texts in (
+        ("regular", ("A man, a dog, a cat and a bus.", "A man, a dog and a cat.")),
+        ("pai", ("A man.", "A man and a dog.")),
+    ):
+        made = config(label)
+        made["benchmark"] |= {"name": "chair", "settings": {"lemmatizer": "offline"}}
+        records = [Record(str(i), 0, str(i), texts[i % 2], 9) for i in range(1, 61)]
+        with RunStore.open(tmp_path / label, made, {}) as store:
+            store.append(records)
+            scored = score_records(chair, records, (0,))
+            write_counts(tmp_path / label, scored)
+            store.finish([r.key for r in records], result_of(chair, scored, records))
+    (group,) = analyse(read_runs([tmp_path]))
+    told = findings(group)
+    assert any(t.startswith("PAI is better than Regular: CHAIR_S −50.00") for t in told)
+    assert any(t.startswith("PAI is worse than Regular: Recall −") for t in told)
 
 
 def test_published_figures_stand_beside(groups):

@@ -92,6 +92,7 @@ def findings(group: Group) -> list[str]:
         won = any(c.against == "regular" and c.verdict == "real" for c in first)
         # Against min-p only where there is something to explain: is it more than the plausibility cut?
         told += [sentence(line, c) for c in first if c.against == "regular" or won]
+        told += [sentence(line, c) for c in line.comparisons if _tells_the_price(group, c)]
     missing = [title(name) for name in ("regular", "min-p") if group.line(name) is None]
     if missing:
         told.append(f"Not run here: {', '.join(missing)}. Without the controls a gain cannot be attributed.")
@@ -112,3 +113,9 @@ def silent(result: Mapping[str, Any]) -> bool:
 
 def never_fired(label: str) -> str:
     return f"{title(label)} never fired: its gate stayed closed at every token, so its attention is Regular's."
+
+
+def _tells_the_price(group: Group, comparison: Comparison) -> bool:
+    """CHAIR falls by saying less: a real change of recall belongs next to it."""
+    asked = (group.benchmark, comparison.metric.name, comparison.against)
+    return asked == ("chair", "recall", "regular") and comparison.verdict == "real"
