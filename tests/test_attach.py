@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import threading
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -332,6 +334,20 @@ def test_the_model_is_as_it_was(llava, fails):
         assert fails
     assert footprint(llava) == before
     assert same(generate(llava, inputs), stock)
+
+
+def test_a_cache_dies_with_its_last_user(llava):
+    inputs = tiny.inputs("llava")
+    gc.disable()
+    try:
+        with seewhen.attach(llava, always(contrast=2.0)) as handle, torch.no_grad():
+            output = llava(**inputs)
+            cache = weakref.ref(output.past_key_values)
+            del output
+            handle.session.forget()
+            assert cache() is None
+    finally:
+        gc.enable()
 
 
 def test_never_fired_warns_once(llava):

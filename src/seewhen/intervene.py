@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -298,9 +299,11 @@ def _static_limit(cache: Any) -> int | None:
 def _bind(cache: Any, sequence: Sequence) -> None:
     """Let the cache carry the sequence, and the sequence follow the cache through beam search."""
     reorder = type(cache).reorder_cache
+    # Weak, or the cache would hold itself and live until the garbage collector finds the circle.
+    bound = weakref.ref(cache)
 
     def reorder_cache(beam_idx: Tensor) -> None:
-        reorder(cache, sequence.all_index(beam_idx))
+        reorder(bound(), sequence.all_index(beam_idx))
         sequence.reorder(beam_idx)
 
     setattr(cache, ATTRIBUTE, sequence)
