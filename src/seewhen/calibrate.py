@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from seewhen.atomic import replacing
 from seewhen.errors import InvalidInput, InvalidMethod, UnsupportedModel
 from seewhen.methods.base import Method
 
@@ -48,16 +48,10 @@ class Directions:
         from safetensors.torch import save_file
 
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
         described = json.dumps({"method": self.method, "provenance": self.provenance}, sort_keys=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        os.close(handle)
-        try:
-            tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
+        with replacing(target) as temporary:
             save_file(tensors, temporary, metadata={_KEY: described})
-            os.replace(temporary, target)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
         return target
 
     @classmethod

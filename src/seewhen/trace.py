@@ -24,8 +24,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seewhen.atomic import replacing
 from seewhen.errors import InvalidInput
 from seewhen.grids import ImageGrid
 from seewhen.sequence import Sequence
@@ -193,16 +192,15 @@ class Trace:
         from safetensors.torch import save_file
 
         base = _base(path)
-        base.parent.mkdir(parents=True, exist_ok=True)
         tensors = {**self.tensors, "tokens": self.tokens}
         described = {k: v for k, v in self.__dict__.items() if k not in ("tensors", "tokens", "grids")}
         described["grids"] = [[asdict(grid) for grid in row] for row in self.grids]
         described["format"] = FORMAT
         target = base.with_name(base.name + ".safetensors")
-        with _replacing(target) as temporary:
+        with replacing(target) as temporary:
             save_file({k: v.contiguous() for k, v in tensors.items()}, temporary)
         final = base.with_name(base.name + ".json")
-        with _replacing(final) as temporary:
+        with replacing(final) as temporary:
             Path(temporary).write_text(json.dumps(described, ensure_ascii=False, indent=1))
         return final
 
@@ -225,24 +223,6 @@ class Trace:
         grids = tuple(tuple(ImageGrid.from_json(g) for g in row) for row in described.pop("grids"))
         fields = {k: _tuples(v) if isinstance(v, list) else v for k, v in described.items()}
         return cls(**fields, grids=grids, tokens=tensors.pop("tokens"), tensors=tensors)
-
-
-class _replacing:
-    """Write to a temporary file in the same folder, then rename: a reader never sees half a file."""
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __enter__(self) -> str:
-        handle, self.temporary = tempfile.mkstemp(dir=self.target.parent, prefix=f".{self.target.name}.")
-        os.close(handle)
-        return self.temporary
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if kind is None:
-            os.replace(self.temporary, self.target)
-        else:
-            os.unlink(self.temporary)
 
 
 def _base(path: str | Path) -> Path:

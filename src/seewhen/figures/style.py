@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from seewhen.atomic import replacing
 from seewhen.errors import InvalidInput, MissingDependency
 
 if TYPE_CHECKING:
@@ -114,29 +114,14 @@ def save(drawing: Drawing, out: str | Path, data: str | Path | None = None, *, d
     numbers = Path(data) if data is not None else out.with_suffix(".json")
     kind = out.suffix.lower().removeprefix(".")
     blank: Mapping[str, Any] = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    with paper_style(), _replacing(out) as temporary, warnings.catch_warnings():
+    with paper_style(), replacing(out) as temporary, warnings.catch_warnings():
         # A letter the font lacks is drawn as a box; that is no reason to fail.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         drawing.figure.savefig(temporary, format=kind, dpi=dpi, metadata=blank[kind])
-    with _replacing(numbers) as temporary:
+    with replacing(numbers) as temporary:
         text = json.dumps(drawing.data, ensure_ascii=False, indent=1, allow_nan=False)
         Path(temporary).write_text(text + "\n", encoding="utf-8")
     return [out, numbers]
-
-
-@contextmanager
-def _replacing(target: Path) -> Iterator[str]:
-    """A temporary file that takes the target's place when it is whole."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    os.close(handle)
-    try:
-        yield name
-        os.chmod(name, 0o644)
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def layer_axis(axes: Axes, layers: int, label: str = "layer") -> None:
