@@ -36,6 +36,9 @@ def open_image(source: str | Path | bytes | Image.Image, max_pixels: int = MAX_P
         return image.convert("RGB")
     except UnidentifiedImageError:
         raise InvalidInput(f"{name} is not an image.", f"Known formats: {', '.join(FORMATS)}.") from None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        # Pillow refuses by itself what is more than twice its own limit, before our check sees the size.
+        raise InvalidInput(f"{name} has far more than {max_pixels:,} pixels.", "Make it smaller first.") from None
+    except (OSError, SyntaxError, ValueError) as error:
         # Pillow's own messages can hold object addresses; the kind of error is enough.
         raise InvalidInput(f"{name} cannot be read ({type(error).__name__}).", "Is the file complete?") from None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seewhen.cli.options import DTYPES, DecodingFlags, ModelFlags
+from seewhen.cli.options import DecodingFlags, ModelFlags
 from seewhen.errors import InvalidInput, SeewhenError
 from seewhen.viewer.payload import Cost
 
@@ -85,7 +85,7 @@ class Asker:
         if trace is not None:
             trace = self._placed(trace.with_texts(self.tokenizer))
             if full and features:
-                trace = with_similarity(trace, self.backbone, features[0])
+                trace = with_similarity(trace, self.backbone, features[: trace.rows])
             ids = trace.tokens[: trace.lengths[0], 0].tolist()
         text = self.tokenizer.decode(ids, skip_special_tokens=True).strip()
         if streamer is not None and not streams:
@@ -196,14 +196,13 @@ def open_model(flags: ModelFlags) -> Any:
     from seewhen import loading
     from seewhen.cli.photograph import is_packaged
 
-    if flags.dtype not in DTYPES:
-        raise InvalidInput(f"There is no dtype {flags.dtype!r}.", f"Use one of {', '.join(DTYPES)}.")
+    options = flags.loading()
     if is_packaged(flags.model) and not (loading.PACKAGED_PATH / "config.json").exists():
         raise InvalidInput(
             "The small model is missing from this installation.",
             "Install seewhen again, train it with `python -m seewhen.scenes.train`, or name another with --model.",
         )
-    _check_device(flags.device)
+    check_device(flags.device)
     if is_packaged(flags.model):
         # The small model's steps are too short to share: on a busy machine with two cores a second thread
         # made them ten times slower, waiting for the first.
@@ -215,10 +214,11 @@ def open_model(flags: ModelFlags) -> Any:
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     with plain_errors():
-        return loading.load(flags.model, **flags.loading())
+        return loading.load(flags.model, **options)
 
 
-def _check_device(device: str | None) -> None:
+def check_device(device: str | None) -> None:
+    """Refuse a device that is not there before anything is loaded for it."""
     import torch
 
     if device is None:
@@ -234,17 +234,9 @@ def _check_device(device: str | None) -> None:
 
 def open_picture(path: Path) -> Image.Image:
     """The image file, opened with the library's limits."""
-    from seewhen.images import MAX_PIXELS, open_image
+    from seewhen.images import open_image
 
-    try:
-        return open_image(path)
-    except InvalidInput as error:
-        # Pillow refuses by itself what is more than twice its own limit, before our check sees the size.
-        if "DecompressionBomb" in error.message:
-            raise InvalidInput(
-                f"{path} has far more than {MAX_PIXELS:,} pixels.", "Make it smaller first."
-            ) from None
-        raise
+    return open_image(path)
 
 
 @contextmanager

@@ -10,8 +10,7 @@ import base64
 import hashlib
 import io
 import json
-import os
-import tempfile
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -19,10 +18,12 @@ from typing import Any
 
 from PIL import Image
 
+from seewhen.atomic import replacing
 from seewhen.errors import InvalidInput
 
 STYLES = ("page.css",)
-SCRIPTS = ("data.js", "picture.js", "charts.js", "page.js")
+VIEWER = ("data.js", "picture.js", "charts.js", "page.js")  # what every page needs
+SCRIPTS = (*VIEWER, "browse.js")
 _LARGEST_SIDE = 1024
 _EXACT_PIXELS = 512 * 512  # up to this size a picture is kept as it is; larger ones become JPEG
 
@@ -34,20 +35,33 @@ def asset(name: str) -> str:
 
 
 def page_html(payload: dict[str, Any]) -> str:
-    """The page of a payload."""
-    style = "\n".join(asset(name) for name in STYLES)
-    script = "\n".join(asset(name) for name in SCRIPTS)
-    policy = (
-        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    """The page of a payload, or of several (`samples`) with a list to choose from."""
+    style, script = joined(STYLES), joined(SCRIPTS)
     parts = {
-        "{{POLICY}}": policy,
+        "{{POLICY}}": policy(style, script),
         "{{STYLE}}": style,
+        "{{VIEWER}}": asset("viewer.html"),
         "{{PAYLOAD}}": embedded_json(payload),
         "{{SCRIPT}}": script,
     }
-    html = asset("page.html")
+    return filled(asset("page.html"), parts)
+
+
+def joined(names: tuple[str, ...]) -> str:
+    """Assets one after the other."""
+    return "\n".join(asset(name) for name in names)
+
+
+def policy(style: str, script: str) -> str:
+    """A content security policy under which this style and this script work, and nothing else."""
+    return (
+        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def filled(html: str, parts: Mapping[str, str]) -> str:
+    """A page with its marks, in their order, filled in."""
     # Each mark occurs once; splitting there keeps a mark inside the data from being filled in.
     out = ""
     for mark, text in parts.items():
@@ -89,18 +103,10 @@ def write_page(path: Path, payload: dict[str, Any]) -> Path:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file by way of a temporary one beside it."""
+    """Write a file whole or not at all."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        with replacing(path) as temporary:
+            Path(temporary).write_text(text, encoding="utf-8")
     except OSError as error:
         raise InvalidInput(
             f"{path} cannot be written: {error.strerror}.", "Give a file in a folder you can write to."

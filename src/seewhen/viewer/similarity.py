@@ -6,7 +6,7 @@ The trace's `relevance` holds the weights a method used, one step behind the wor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -23,17 +23,17 @@ NAME = "similarity"
 
 @contextmanager
 def image_features(backbone: Backbone, input_ids: Tensor) -> Iterator[list[Tensor]]:
-    """Keeps the image rows of the decoder's input embeddings of the next prefill (of its first row).
+    """Keeps the image rows of the decoder's input embeddings of the next prefill: one tensor for each row.
 
     Enter it before `attach`: it must see the prompt before contrast rows are added to it.
     """
     kept: list[Tensor] = []
-    mask = backbone.image_mask(input_ids)[0]
+    masks = backbone.image_mask(input_ids)
 
     def look(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
         embeds = kwargs.get("inputs_embeds")
-        if not kept and isinstance(embeds, Tensor) and embeds.shape[1] == len(mask):
-            kept.append(embeds[0, mask.to(embeds.device)].detach())
+        if not kept and isinstance(embeds, Tensor) and embeds.shape[1] == masks.shape[1]:
+            kept.extend(row[mask.to(row.device)].detach() for row, mask in zip(embeds, masks, strict=False))
 
     handle = backbone.decoder.register_forward_pre_hook(look, with_kwargs=True)
     try:
@@ -43,11 +43,14 @@ def image_features(backbone: Backbone, input_ids: Tensor) -> Iterator[list[Tenso
 
 
 @torch.inference_mode()
-def with_similarity(trace: Trace, backbone: Backbone, features: Tensor) -> Trace:
-    """A copy of a one-row trace that also holds `similarity` (steps, 1, image tokens)."""
+def with_similarity(trace: Trace, backbone: Backbone, features: Sequence[Tensor]) -> Trace:
+    """A copy of a trace that also holds `similarity` (steps, rows, image tokens); NaN past a row's own tokens."""
     words = backbone.decoder.get_input_embeddings()
-    tokens = trace.tokens[:, 0].to(words.weight.device)
-    states = words(tokens).to(features.device)
-    valid = torch.ones(1, features.shape[0], dtype=torch.bool, device=features.device)
-    similarity = cosine(states, features.expand(len(states), -1, -1), valid.expand(len(states), -1))
-    return replace(trace, tensors={**trace.tensors, NAME: similarity.cpu()[:, None]})
+    most = max((len(row) for row in features), default=0)
+    similarity = torch.full((trace.tokens.shape[0], len(features), most), torch.nan)
+    for row, own in enumerate(features):
+        states = words(trace.tokens[:, row].to(words.weight.device)).to(own.device)
+        valid = torch.ones(len(states), len(own), dtype=torch.bool, device=own.device)
+        if len(own):
+            similarity[:, row, : len(own)] = cosine(states, own.expand(len(states), -1, -1), valid).cpu()
+    return replace(trace, tensors={**trace.tensors, NAME: similarity})

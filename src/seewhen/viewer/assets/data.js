@@ -1,7 +1,7 @@
 "use strict";
-// The payload and pure functions on it. Shapes are described in viewer/payload.py.
+// What is shown now, and pure functions on it. Shapes are described in viewer/payload.py.
 
-const DATA = JSON.parse(document.getElementById("payload").textContent);
+let DATA = { model: "", prompt: "", images: [], truth: null, about: {}, answers: [] };
 
 const MAPS = {
   evidence: "evidence for the word",

@@ -34,34 +34,48 @@ function buildAnswers() {
     left.forEach((word) => marked[0].add(word));
     marked[i + 1] = right;
   });
-  DATA.answers.forEach((answer, number) => {
-    const card = element("article", { class: "card answer" });
-    const header = element("header");
-    header.append(element("h2", { id: `method-${number}` }, answer.label), element("span", { class: "quiet" }, stats(answer)));
-    const words = element("div", { class: "words", role: "listbox", "aria-orientation": "horizontal", "aria-label": `Answer of ${answer.label}` });
-    answer.words.forEach((word, index) => {
-      const text = word.text.replace(/^\s+/, "");
-      const space = word.text.slice(0, word.text.length - text.length);
-      // The space before a word is not part of its mark.
-      if (space && index) words.append(space);
-      const differs = marked[number].has(index) && text !== "";
-      const span = element("span", { role: "option", "aria-selected": "false", tabindex: "-1", "aria-label": wordLabel(word, differs) }, text);
-      span.className = `word risk-${riskLevel(word.risk)}`;
-      span.classList.toggle("differs", differs);
-      // Of an object named by two words, the mark stands after the second.
-      const next = answer.words[index + 1];
-      if (word.object && !(next && next.object === word.object)) span.classList.add(word.present ? "there" : "absent");
-      span.addEventListener("mouseenter", () => select(number, word.start));
-      span.addEventListener("focus", () => select(number, word.start));
-      span.addEventListener("click", () => { stop(); span.focus(); });
-      words.append(span);
-    });
-    const last = answer.tokens[answer.tokens.length - 1];
-    words.append(element("span", { class: "end" }, last && last.special ? "" : " … (cut at the token limit)"));
-    words.addEventListener("keydown", onKey);
-    card.append(header, words);
-    at("answers").append(card);
+  at("answers").classList.toggle("several", DATA.answers.length > 1);
+  at("answers").replaceChildren(...DATA.answers.map((answer, number) => answerCard(answer, number, marked[number])));
+}
+
+function answerCard(answer, number, marked) {
+  const card = element("article", { class: "card answer", "aria-labelledby": `method-${number}` });
+  const header = element("header");
+  header.append(element("h2", { id: `method-${number}` }, answer.label), element("span", { class: "quiet" }, stats(answer)));
+  const words = element("div", { class: "words", role: "listbox", "aria-orientation": "horizontal", "aria-label": `Answer of ${answer.label}` });
+  answer.words.forEach((word, index) => {
+    const text = word.text.replace(/^\s+/, "");
+    const space = word.text.slice(0, word.text.length - text.length);
+    // The space before a word is not part of its mark.
+    if (space && index) words.append(space);
+    words.append(wordSpan(answer, number, index, text, marked.has(index) && text !== ""));
   });
+  words.append(element("span", { class: "end" }, ending(answer)));
+  words.addEventListener("keydown", onKey);
+  card.append(header, words);
+  if (answer.problem) card.append(element("p", { class: "problem", role: "alert" }, answer.problem));
+  return card;
+}
+
+function wordSpan(answer, number, index, text, differs) {
+  const word = answer.words[index];
+  const span = element("span", { role: "option", "aria-selected": "false", tabindex: "-1", "aria-label": wordLabel(word, differs) }, text);
+  span.className = `word risk-${riskLevel(word.risk)}`;
+  span.classList.toggle("differs", differs);
+  // Of an object named by two words, the mark stands after the second.
+  const next = answer.words[index + 1];
+  if (word.object && !(next && next.object === word.object)) span.classList.add(word.present ? "there" : "absent");
+  span.addEventListener("mouseenter", () => select(number, word.start));
+  span.addEventListener("focus", () => select(number, word.start));
+  span.addEventListener("click", () => { stop(); span.focus(); });
+  return span;
+}
+
+// What follows the last word. A live answer says itself how it stands.
+function ending(answer) {
+  if (answer.ending !== undefined) return answer.ending;
+  const last = answer.tokens[answer.tokens.length - 1];
+  return last && last.special ? "" : " … (cut at the token limit)";
 }
 
 function spans(number) {
@@ -71,6 +85,7 @@ function spans(number) {
 function select(number, token) {
   const answer = DATA.answers[number];
   if (!answer || !answer.words.length) return;
+  at("word").hidden = at("layers").hidden = false;
   state.answer = number;
   state.token = Math.max(0, Math.min(token, answer.tokens.length - 1));
   show();
@@ -132,19 +147,26 @@ function showMap(answer, word) {
   at("layer-control").hidden = !attends;
   const map = mapOf(answer, state.token, state.kind, state.layer);
   const grids = (answer.maps && answer.maps.grids) || [];
-  const peak = drawMap(at("overlay"), DATA.images[0], grids, 0, map, state.look);
+  const peak = strongest(map, grids, DATA.images.length);
   let note = map.values ? `${MAPS[state.kind]} “${word.text.trim()}”` : map.why;
   if (map.values && grids.length && grids.every((grid) => grid.kind === "queries")) {
     note = "The image tokens of this model have no place in the picture, so there is no map.";
   } else if (map.values) {
-    note += peak ? `: strongest at ${peak}` : ": the same everywhere";
+    const even = !peak || map.high <= map.low;
+    note += even ? ": the same everywhere" : `: strongest at ${placeOf(peak, grids, DATA.images.length)}`;
     if (attends) note += `. ${massNote(answer)}`;
   }
   at("map-note").textContent = note;
-  at("overlay").setAttribute("aria-label", note);
+  DATA.images.forEach((picture, image) => {
+    drawMap(overlay(image), picture, grids, image, map, state.look, peak);
+    overlay(image).setAttribute("aria-label", note);
+  });
   at("announce").textContent = `${wordLabel(word, false)}. ${note}`;
 }
 
+function overlay(image) {
+  return at(image ? `overlay-${image}` : "overlay");
+}
 
 function massNote(answer) {
   const layers = state.layer === "mean" ? answer.maps.attention_layers : [Number(state.layer)];
@@ -209,34 +231,52 @@ function stop() {
   at("play").setAttribute("aria-pressed", "false");
 }
 
+function keptLayers() {
+  return new Set(DATA.answers.flatMap((answer) => (answer.maps ? answer.maps.attention_layers : [])));
+}
+
+// Once; everything else is made anew for every payload.
 function buildControls() {
-  const kinds = Object.entries(MAPS);
-  at("map-kind").append(...kinds.map(([value, text]) => element("option", { value }, text)));
-  const layers = new Set(DATA.answers.flatMap((answer) => (answer.maps ? answer.maps.attention_layers : [])));
-  at("map-layer").append(element("option", { value: "mean" }, "mean"));
-  at("map-layer").append(...[...layers].map((layer) => element("option", { value: String(layer) }, String(layer))));
+  at("map-kind").append(...Object.entries(MAPS).map(([value, text]) => element("option", { value }, text)));
   for (const [id, name] of [["map-kind", "kind"], ["map-layer", "layer"], ["map-look", "look"]]) {
-    at(id).addEventListener("change", () => { state[name] = at(id).value; show(); });
+    at(id).addEventListener("change", () => { state[name] = at(id).value; if (DATA.answers.length) show(); });
   }
   at("play").addEventListener("click", () => (state.timer ? stop() : play()));
   at("grid").addEventListener("click", (event) => {
     const place = placeInGrid(event.offsetX, event.offsetY);
     if (!place || place.token < 0 || place.token >= DATA.answers[state.answer].tokens.length) return;
-    if (layers.has(place.layer)) { at("map-layer").value = String(place.layer); state.layer = String(place.layer); }
+    if (keptLayers().has(place.layer)) { at("map-layer").value = String(place.layer); state.layer = String(place.layer); }
     select(state.answer, place.token);
   });
-  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (DATA.answers.length) show(); });
+}
+
+function buildLayers() {
+  const layers = [...keptLayers()].map(String);
+  at("map-layer").replaceChildren(element("option", { value: "mean" }, "mean"));
+  at("map-layer").append(...layers.map((layer) => element("option", { value: layer }, layer)));
+  if (!layers.includes(state.layer)) state.layer = "mean";
+  at("map-layer").value = state.layer;
 }
 
 function buildHeader() {
   at("prompt").textContent = DATA.prompt;
   const about = Object.entries(DATA.about).map(([name, value]) => `${name} ${value}`);
   at("about").textContent = [DATA.model, ...about].join(" · ");
-  const picture = DATA.images[0];
-  at("image").src = picture.src;
-  at("image").width = picture.width;
-  at("image").height = picture.height;
-  at("image").alt = `The picture ${picture.name}`;
+}
+
+function buildPictures() {
+  at("frames").replaceChildren(...DATA.images.map((picture, image) => {
+    const frame = element("div", { class: "frame" });
+    const attributes = { src: picture.src, width: picture.width, height: picture.height, alt: `The picture ${picture.name}` };
+    const canvas = element("canvas", { id: image ? `overlay-${image}` : "overlay", role: "img", "aria-label": "No word selected" });
+    frame.append(element("img", attributes), canvas);
+    return frame;
+  }));
+  at("frames").classList.toggle("several", DATA.images.length > 1);
+}
+
+function buildLegend() {
   at("truth").hidden = DATA.truth === null;
   if (DATA.truth !== null) at("truth").textContent = `Really there: ${DATA.truth.join(", ")}.`;
   const entry = (sample, name, text) => {
@@ -244,6 +284,7 @@ function buildHeader() {
     item.append(element("span", { class: `word ${name}`, "aria-hidden": "true" }, sample), text);
     at("legend").append(item);
   };
+  at("legend").replaceChildren();
   LEVELS.forEach((text, number) => entry("word", `risk-${number}`, text));
   if (DATA.answers.length > 1) entry("word", "differs", "differs");
   if (DATA.truth !== null) { entry("word", "there", "in the picture"); entry("word", "absent", "not in it"); }
@@ -260,7 +301,17 @@ function mostTelling() {
   return best;
 }
 
-buildHeader();
+// Show a payload in place of the one before.
+function openPage(payload) {
+  stop();
+  DATA = payload;
+  at("word").hidden = at("layers").hidden = true;
+  buildHeader();
+  buildPictures();
+  buildLegend();
+  buildLayers();
+  buildAnswers();
+  if (DATA.answers.length) select(...mostTelling());
+}
+
 buildControls();
-buildAnswers();
-if (DATA.answers.length) select(...mostTelling());
