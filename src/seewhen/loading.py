@@ -133,25 +133,36 @@ def load_model(
 
 def quantization_config(bits: str, dtype: Any = "auto") -> Any:
     """transformers' configuration for "8bit" or "4bit": bitsandbytes, or torchao where only that is installed."""
-    if bits not in QUANTIZATIONS:
-        raise InvalidInput(
-            f"There is no quantization {bits!r}.",
-            f"Use {' or '.join(QUANTIZATIONS)}, or pass a quantization_config of transformers.",
-        )
+    library = quantization_library(bits)["library"]
     import torch
     import transformers
 
-    if bits == "8bit" and not _installed("bitsandbytes") and _installed("torchao"):
+    if library == "torchao":
         from torchao.quantization import Int8WeightOnlyConfig
 
         return transformers.TorchAoConfig(Int8WeightOnlyConfig())
-    _need("bitsandbytes", "quant")
     if bits == "8bit":
         return transformers.BitsAndBytesConfig(load_in_8bit=True)
     compute = torch.bfloat16 if dtype == "auto" else dtype
     return transformers.BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute
     )
+
+
+def quantization_library(bits: str) -> dict[str, str]:
+    """Who quantises here, and in which version: two libraries give two models."""
+    from importlib.metadata import version
+
+    if bits not in QUANTIZATIONS:
+        raise InvalidInput(
+            f"There is no quantization {bits!r}.",
+            f"Use {' or '.join(QUANTIZATIONS)}, or pass a quantization_config of transformers.",
+        )
+    library = "bitsandbytes"
+    if bits == "8bit" and not _installed("bitsandbytes") and _installed("torchao"):
+        library = "torchao"
+    _need(library, "quant")
+    return {"library": library, "version": version(library)}
 
 
 def give_image_token(model: Any, processor: Any) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import toy
@@ -31,14 +32,13 @@ def test_no_cluster_is_one_clear_sentence():
 
 @pytest.fixture(scope="module")
 def cluster():
-    from conftest import HERE
-
+    here = str(Path(__file__).parent)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ray.init(
         num_cpus=2,
         include_dashboard=False,
         log_to_driver=False,
-        runtime_env={"env_vars": {"PYTHONPATH": HERE}},
+        runtime_env={"env_vars": {"PYTHONPATH": here}},
     )
     yield
     ray.shutdown()

@@ -40,14 +40,18 @@ class Seewhen(lmms):
         device: str | None = None,
         dtype: str = "auto",
         revision: str | None = None,
+        device_map: str | None = None,
+        quantization: str | None = None,
+        adapter: str | None = None,
         **parameters: Any,
     ) -> None:
-        """`method` may carry a preset (`cai:paper`); all other arguments are parameters of the method."""
+        """`method` may carry a preset (`cai:paper`); what is not named here is a parameter of the method."""
         super().__init__()
         values = {name: parse_value(v) if isinstance(v, str) else v for name, v in parameters.items()}
         self.method = make_method(method).replace(**values)
-        extra = {"revision": revision} if revision else {}
-        self.model, self.processor = load(pretrained, device=device, dtype=dtype, **extra)
+        how = {"revision": revision, "device_map": device_map, "quantization": quantization, "adapter": adapter}
+        given = {name: value for name, value in how.items() if value is not None}
+        self.model, self.processor = load(pretrained, device=device, dtype=dtype, **given)
         self.batch_size = int(batch_size)
 
     def generate_until(self, requests: Sequence[Any]) -> list[str]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from seewhen.cli.choosing import Chosen
+    from seewhen.loading import Loaded
     from seewhen.methods.base import Method
     from seewhen.trace import Trace
 
@@ -191,7 +192,7 @@ def _entry(sizes: Any, name: str) -> float:
     return float(value or 0)
 
 
-def open_model(flags: ModelFlags) -> Any:
+def open_model(flags: ModelFlags) -> Loaded:
     """Load the model that the flags name; errors in one line."""
     from seewhen import loading
     from seewhen.cli.photograph import is_packaged

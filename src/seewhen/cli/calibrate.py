@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-Model = Annotated[str, typer.Option("--model", help="Hub id, checkpoint directory, or 'packaged'.")]
+from seewhen.cli.options import ModelFlags, flags
+
 Images = Annotated[
     Path | None,
     typer.Option("--images", help="Folder with the pictures; without it, packaged scenes (training split)."),
@@ -16,7 +17,6 @@ Samples = Annotated[
     Path | None, typer.Option("--samples", help="JSON lines about the pictures; calibration.jsonl in the folder.")
 ]
 Out = Annotated[Path, typer.Option("--out", help="The safetensors file to write.")]
-Device = Annotated[str | None, typer.Option(help="cpu or cuda; a GPU where there is one.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -24,14 +24,14 @@ def register(app: typer.Typer) -> None:
     calibrate = typer.Typer(
         help="Fit directions for vti or ict, on pictures that no evaluation uses.", no_args_is_help=True
     )
-    calibrate.command()(vti)
-    calibrate.command()(ict)
+    calibrate.command()(flags(vti))
+    calibrate.command()(flags(ict))
     app.add_typer(calibrate, name="calibrate")
 
 
 def vti(
     out: Out,
-    model: Model = "packaged",
+    *,
     images: Images = None,
     samples: Samples = None,
     count: Annotated[int, typer.Option(help="How many demonstrations at most.")] = 70,
@@ -41,7 +41,7 @@ def vti(
         float, typer.Option(help="Of the visual direction while the text is fitted; the original script: 0.9.")
     ] = 0.0,
     seed: int = 42,
-    device: Device = None,
+    model: ModelFlags,
 ) -> None:
     """VTI: lines with image, faithful, hallucinated and, if wanted, prompt.
 
@@ -49,25 +49,25 @@ def vti(
     seewhen calibrate vti --model llava-hf/llava-1.5-7b-hf --images demos --out vti.safetensors
     """
     from seewhen.calibration_samples import demonstrations
-    from seewhen.loading import load
+    from seewhen.cli.asking import open_model
     from seewhen.methods.vti import calibrate
 
     chosen = demonstrations(images, samples, count)
-    loaded = load(model, device=device)
+    loaded = open_model(model)
     directions = calibrate(*loaded, chosen, masked=masked, trials=trials, seed=seed, image_strength=image_strength)
     _done("vti", directions.save(out), len(chosen))
 
 
 def ict(
     out: Out,
-    model: Model = "packaged",
+    *,
     images: Images = None,
     samples: Samples = None,
     count: Annotated[int, typer.Option(help="How many questions at most.")] = 1500,
     blur: Annotated[float, typer.Option(help="Radius of the blur of untrusted pictures, in pixels.")] = 5.0,
     group: Annotated[int, typer.Option(help="Numbers per group; the original code: 32.")] = 32,
     seed: int = 0,
-    device: Device = None,
+    model: ModelFlags,
 ) -> None:
     """ICT: lines with image, question, answer (yes or no) and, if known, box of the object.
 
@@ -75,11 +75,11 @@ def ict(
     seewhen calibrate ict --model llava-hf/llava-1.5-7b-hf --images pope-train --out ict.safetensors
     """
     from seewhen.calibration_samples import questions
-    from seewhen.loading import load
+    from seewhen.cli.asking import open_model
     from seewhen.methods.ict import calibrate
 
     chosen = questions(images, samples, count)
-    loaded = load(model, device=device)
+    loaded = open_model(model)
     _done("ict", calibrate(*loaded, chosen, blur=blur, group=group, seed=seed).save(out), len(chosen))
 
 

@@ -174,18 +174,27 @@ class _Source:
     def of_run(self, path: Path, limit: int, images: Path | None, annotations: str | None) -> list[Case]:
         from dataclasses import replace
 
-        from seewhen.figures.tracing import run_model, trace_run
+        from seewhen.figures.tracing import trace_run
         from seewhen.runs.progress import Progress
         from seewhen.runs.store import read_run
 
-        records = [record for record in read_run(path).records if not record.error and record.seed == 0]
+        made = read_run(path)
+        records = [record for record in made.records if not record.error and record.seed == 0]
         truth: Any = None
         if annotations is not None:
             from seewhen.bench.registry import load
 
             truth = load("chair", annotations).truth  # type: ignore[attr-defined]
-        own = run_model(path)
-        flags = replace(self._flags, model=own) if self._flags.model == ModelFlags.model else self._flags
+        flags = self._flags
+        if flags.model == ModelFlags.model:  # the run's own, loaded as it was
+            own = made.config["model"]
+            flags = replace(
+                flags,
+                model=own["name"],
+                revision=flags.revision or own.get("revision"),
+                quantization=flags.quantization or own.get("quantization", {}).get("bits"),
+                adapter=flags.adapter or own.get("adapter", {}).get("name"),
+            )
         looker = self._load(flags)
         with Progress(f"answers of {path.name}", min(limit, len(records)), stream=sys.stderr) as bar:
             return trace_run(looker, path, limit=limit, images=images, truth=truth, tick=bar.advance)

@@ -31,13 +31,9 @@ def show_traceback(wanted: bool) -> None:
 
 
 @dataclass(frozen=True)
-class ModelFlags:
-    """Which model, where."""
+class LoadingFlags:
+    """How a model is loaded: the arguments of `seewhen.load` beside its name."""
 
-    model: Annotated[
-        str,
-        typer.Option("--model", "-m", help="Hub id or checkpoint directory; by default the small model inside."),
-    ] = "packaged"
     device: Annotated[
         str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps. Default: cuda where there is one.")
     ] = None
@@ -51,14 +47,35 @@ class ModelFlags:
     adapter: Annotated[
         str | None, typer.Option("--adapter", help="Hub id or directory of a peft adapter (LoRA).")
     ] = None
+    revision: Annotated[str | None, typer.Option("--revision", help="Revision of a hub model.")] = None
+    attention: Annotated[
+        str | None, typer.Option("--attention", help="Attention kernel of the model, e.g. sdpa or eager.")
+    ] = None
+
+    def loading(self) -> dict[str, Any]:
+        """For `seewhen.load`, beside the name; only what was given."""
+        if self.dtype not in DTYPES:
+            raise InvalidInput(f"There is no dtype {self.dtype!r}.", f"Use one of {', '.join(DTYPES)}.")
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(LoadingFlags)}
+        given["attn_implementation"] = given.pop("attention")
+        return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class _NamedModel:
+    model: Annotated[
+        str,
+        typer.Option("--model", "-m", help="Hub id or checkpoint directory; by default the small model inside."),
+    ] = "packaged"
+
+
+@dataclass(frozen=True)
+class ModelFlags(LoadingFlags, _NamedModel):
+    """Which model, and how it is loaded."""
+
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error.", callback=show_traceback)
     ] = False
-
-    def loading(self) -> dict[str, Any]:
-        """For `seewhen.load`, beside the name."""
-        names = ("device", "dtype", "device_map", "quantization", "adapter")
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from seewhen.cli.options import DTYPES, show_traceback
+from seewhen.cli.options import LoadingFlags, ModelFlags, flags, show_traceback
 from seewhen.errors import InvalidInput, MissingDependency
 
 KEY_VARIABLE = "SEEWHEN_API_KEY"
@@ -16,10 +17,11 @@ KEY_VARIABLE = "SEEWHEN_API_KEY"
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command()(serve)
+    app.command()(flags(serve))
 
 
 def serve(
+    *,
     model: Annotated[
         list[str] | None,
         typer.Option("--model", "-m", help="Hub id or checkpoint directory; may be repeated. Default: packaged."),
@@ -46,8 +48,7 @@ def serve(
     limit: Annotated[
         list[str] | None, typer.Option("--limit", help="name=value, such as queue=64; docs/server.md lists them.")
     ] = None,
-    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, mps.")] = None,
-    dtype: Annotated[str, typer.Option("--dtype", help=f"{', '.join(DTYPES)}.")] = "auto",
+    loading: LoadingFlags,
     log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "info",
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error.", callback=show_traceback)
@@ -70,7 +71,6 @@ def serve(
 
     from seewhen.cli.asking import open_model
     from seewhen.cli.choosing import choose
-    from seewhen.cli.options import ModelFlags
     from seewhen.server.app import create_app
     from seewhen.server.engine import Engine
     from seewhen.server.fetching import Fetcher
@@ -93,7 +93,7 @@ def serve(
     )
     names = model_names(model or ["packaged"])
     engines = {
-        name: Engine(name, open_model(ModelFlags(path, device, dtype)), limits, settings.metrics)
+        name: Engine(name, open_model(ModelFlags(path, **asdict(loading))), limits, settings.metrics)
         for name, path in names.items()
     }
     run(create_app(engines, settings), host, port, log_level)

@@ -161,11 +161,6 @@ def trace_run(
     return [done[k] for k in range(len(records))]
 
 
-def run_model(path: Path) -> str:
-    """The model that made a run."""
-    return str(read_run(path).config["model"]["name"])
-
-
 def _picture(record: Record, scenes: bool, images: Path | None, truth: Any) -> Case:
     """What a recorded answer is about; the answer itself is still to come."""
     if scenes:

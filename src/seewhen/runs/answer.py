@@ -56,7 +56,8 @@ class OwnNoise(LogitsProcessor):
 
 
 class ModelAnswerer:
-    """Answers tasks with a model. `method` is a description as `Method.to_json` gives it."""
+    """Answers tasks with a model. `method` is a description as `Method.to_json` gives it; `loading` holds
+    arguments of `seewhen.load`."""
 
     def __init__(
         self,
@@ -66,11 +67,9 @@ class ModelAnswerer:
         raw_prompt: bool = False,
         temperature: float = 1.0,
         device: str | None = None,
-        dtype: str = "auto",
-        attention: str | None = None,
-        revision: str | None = None,
+        loading: Mapping[str, Any] | None = None,
     ) -> None:
-        self._model, self._processor = _loaded(model, device, dtype, attention, revision)
+        self._model, self._processor = _loaded(model, device, tuple(sorted((loading or {}).items())))
         self._tokenizer = getattr(self._processor, "tokenizer", self._processor)
         self._method = from_json(dict(method)).prepare(self._tokenizer)
         backbone = Backbone.of(self._model)
@@ -186,9 +185,8 @@ def _may_share(parts: Parts) -> bool:
 
 
 @lru_cache(maxsize=1)  # a method and its controls run one after the other on one model
-def _loaded(model: str, device: str | None, dtype: str, attention: str | None, revision: str | None) -> Loaded:
-    options = {"attn_implementation": attention, "revision": revision}
-    return load(model, device=device, dtype=dtype, **{k: v for k, v in options.items() if v is not None})
+def _loaded(model: str, device: str | None, loading: tuple[tuple[str, Any], ...]) -> Loaded:
+    return load(model, device=device, **dict(loading))
 
 
 def build(device: str | None = None, **options: Any) -> ModelAnswerer:

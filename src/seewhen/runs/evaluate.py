@@ -56,6 +56,9 @@ class Ask:
     revision: str | None = None
     dtype: str = "auto"
     attention: str | None = None
+    device_map: str | None = None
+    quantization: str | None = None
+    adapter: str | None = None
     batch: int = 24
 
     @property
@@ -72,6 +75,12 @@ class Ask:
             images=self.image_list,
             scenes=self.scenes,
         )
+
+    def loading(self) -> dict[str, Any]:
+        """For `seewhen.load`, beside the name and the device; only what was given."""
+        names = ("dtype", "revision", "device_map", "quantization", "adapter")
+        given = {name: getattr(self, name) for name in names} | {"attn_implementation": self.attention}
+        return {name: value for name, value in given.items() if value is not None}
 
     def style_of(self, benchmark: Benchmark) -> tuple[str, styles.Style]:
         name = self.style or benchmark.default_style
@@ -161,7 +170,7 @@ def model_facts(ask: Ask, device: str) -> dict[str, Any]:
     """Which model exactly, and in which precision, without loading its weights."""
     from transformers import AutoConfig
 
-    from seewhen.loading import resolve
+    from seewhen.loading import quantization_library, resolve
     from seewhen.models import register_models
 
     register_models()
@@ -184,7 +193,30 @@ def model_facts(ask: Ask, device: str) -> dict[str, Any]:
         facts["dtype"] = "float32" if device == "cpu" else str(kept or "float32").removeprefix("torch.")
     facts["attention"] = ask.attention or "sdpa"
     facts["device"] = device
+    # Only where given, so that runs made before these options existed can be taken up again.
+    if ask.device_map:
+        facts["device_map"] = ask.device_map
+    if ask.quantization:
+        facts["quantization"] = {"bits": ask.quantization, **quantization_library(ask.quantization)}
+    if ask.adapter:
+        facts["adapter"] = {"name": ask.adapter, **_adapter_facts(ask.adapter)}
     return facts
+
+
+def _adapter_facts(name: str) -> dict[str, Any]:
+    if Path(name).is_dir():
+        return {"weights": directory_fingerprint(Path(name))}
+    from transformers.utils import cached_file
+    from transformers.utils.hub import extract_commit_hash
+
+    try:
+        config = cached_file(name, "adapter_config.json")
+    except OSError as error:
+        reason = str(error).strip().splitlines()[0][:300]
+        raise InvalidInput(
+            f"The adapter {name} cannot be loaded: {reason}", "Give a hub id or a directory."
+        ) from None
+    return {"revision": extract_commit_hash(config, None)}
 
 
 def directory_fingerprint(path: Path) -> str:
@@ -309,9 +341,7 @@ def evaluate(
         "max_new_tokens": ask.tokens(benchmark),
         "raw_prompt": ask.style_of(benchmark)[1].wrapper is not None,
         "temperature": ask.temperature,
-        "dtype": ask.dtype,
-        "attention": ask.attention,
-        "revision": ask.revision,
+        "loading": ask.loading(),
     }
     seeds = tuple(range(ask.seeds or 1))
 

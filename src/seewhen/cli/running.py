@@ -1,0 +1,116 @@
+"""The flags of `seewhen eval` and `seewhen sweep`, and what they ask for."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from seewhen.cli.options import LoadingFlags, ModelFlags
+from seewhen.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from seewhen.methods.base import Method
+    from seewhen.runs.evaluate import Ask, Machine
+
+Parameters = Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method: --set contrast=3")]
+Controls = Annotated[
+    bool, typer.Option("--controls/--no-controls", help="Also run regular, min-p, attention only, contrast only.")
+]
+
+
+@dataclass(frozen=True)
+class AskFlags:
+    """What is asked; the names are those of `Ask`."""
+
+    data: Annotated[
+        str, typer.Option("--data", help="Folder with the benchmark's files, or 'scenes' (needs no files).")
+    ] = "scenes"
+    images: Annotated[
+        str | None, typer.Option("--images", help="Folder with the pictures; the data folder unless given.")
+    ] = None
+    image_list: Annotated[
+        str | None, typer.Option("--image-list", help="CHAIR: a packaged list of images, or a file of ids.")
+    ] = None
+    split: Annotated[
+        str | None, typer.Option("--split", help="Parts, by comma: coco-random; existence; test, shifted-popular.")
+    ] = None
+    style: Annotated[str | None, typer.Option("--style", help="Prompt style; see docs/benchmarks.md.")] = None
+    parser: Annotated[str | None, typer.Option("--parser", help="Answer parser.")] = None
+    lemmatizer: Annotated[str, typer.Option("--lemmatizer", help="CHAIR and AMBER: offline or nltk.")] = "offline"
+    scenes: Annotated[int, typer.Option("--scenes", help="How many packaged scenes.")] = 500
+    limit: Annotated[
+        int | None, typer.Option("--limit", help="Only the first N samples (those of one image come together).")
+    ] = None
+    batch: Annotated[
+        int, typer.Option("--batch", help="Samples answered together; halved when memory runs out.")
+    ] = 24
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", help="Sample with this many seeds; without it decoding is greedy.")
+    ] = None
+    temperature: Annotated[float, typer.Option("--temperature", help="Of sampling.")] = 1.0
+    max_new_tokens: Annotated[
+        int | None, typer.Option("--max-new-tokens", help="Instead of the prompt style's own.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class RunModelFlags(ModelFlags):
+    """As elsewhere, but a run may use several devices."""
+
+    device: Annotated[
+        str | None,
+        typer.Option("--device", help="One or several by comma: cpu, cuda:0,cuda:1. Default: cuda if there."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class MachineFlags:
+    """Who computes."""
+
+    engine: Annotated[str, typer.Option("--engine", help="local or ray.")] = "local"
+    ray_address: Annotated[
+        str | None, typer.Option("--ray-address", help="Of a Ray cluster; one is started here if not given.")
+    ] = None
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Ray: number of workers, one per GPU unless given.")
+    ] = None
+
+
+def ask_of(bench: str, asked: AskFlags, model: RunModelFlags) -> Ask:
+    """Everything but the method and the machine."""
+    from seewhen.runs.evaluate import Ask
+
+    model.loading()  # refuses what does not exist
+    how = {field.name: getattr(model, field.name) for field in fields(LoadingFlags) if field.name != "device"}
+    return Ask(bench, model=model.model, **how, **asdict(asked))
+
+
+def machine_of(machine: MachineFlags, model: RunModelFlags) -> Machine:
+    """The devices of this machine, or a cluster."""
+    from seewhen.cli.asking import check_device
+    from seewhen.runs.evaluate import Machine
+
+    devices = [name.strip() for name in model.device.split(",")] if model.device else []
+    if devices and model.device_map:
+        raise InvalidInput("--device and --device-map exclude each other.", "Give one of them.")
+    for device in devices:
+        check_device(device)
+    return Machine(machine.engine, devices, machine.workers, machine.ray_address)
+
+
+def make_methods(names: str, parameters: list[str] | None) -> list[Method]:
+    """The methods named, with parameters given as name=value."""
+    from seewhen.methods import method, method_names
+    from seewhen.runs.sweep import SYMBOLS, parse_value
+
+    values = {}
+    for text in parameters or []:
+        field, _, value = text.partition("=")
+        values[SYMBOLS.get(field.strip(), field.strip())] = parse_value(value)
+    chosen = method_names() if names == "all" else tuple(name.strip() for name in names.split(","))
+    if values and len(chosen) > 1:
+        raise InvalidInput("--set belongs to one method, but several are named.", "Run them one by one.")
+    made = [method(name) for name in chosen]
+    return [made[0].replace(**values)] if values else made
