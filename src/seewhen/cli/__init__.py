@@ -30,6 +30,7 @@ COMMANDS = (
     "sweep",
     "report",
     "figure",
+    "view",
     "calibrate",
     "serve",
 )

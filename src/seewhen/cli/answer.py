@@ -45,7 +45,7 @@ def answer_one(
     if output.html is not None:
         showing.write_page(output.html, shown.page(image, path.name, about))
     if trace is not None:
-        showing.save_trace(trace, told)
+        showing.save_trace(trace, told, about)
 
 
 def prepare(path: Path, question: str, model: ModelFlags, decoding: DecodingFlags) -> tuple[Any, Any, Any]:

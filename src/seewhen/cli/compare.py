@@ -81,7 +81,7 @@ def compare(
         showing.write_page(output.html, shown.page(opened, image.name, about))
     if trace is not None:
         for each in told:
-            showing.save_trace(trace / re.sub(r"[^\w.+=-]+", "_", each.label), each)
+            showing.save_trace(trace / re.sub(r"[^\w.+=-]+", "_", each.label), each, about)
 
 
 def run(

@@ -133,15 +133,18 @@ def write_page(path: Path, payload: dict[str, Any]) -> None:
     sys.stderr.write(f"page: {path}\n")
 
 
-def save_trace(path: Path, told: Told) -> None:
-    """The trace in its two files, and where they are on stderr."""
+def save_trace(path: Path, told: Told, about: dict[str, Any]) -> None:
+    """The trace in its two files with what `seewhen view` wants to know, and where they are on stderr."""
     if told.trace is None:
         sys.stderr.write(f"note: {told.label}: no trace to save, its decoding loop keeps none\n")
         return
+    from dataclasses import replace
+
     from seewhen.errors import InvalidInput
 
+    meta = {**about, "image": str(Path(about["image"]).absolute()), "label": told.label}
     try:
-        written = told.trace.save(path)
+        written = replace(told.trace, meta=meta).save(path)
     except OSError as error:
         raise InvalidInput(
             f"{path} cannot be written: {error.strerror or error}.", "Give a file in a folder you can write to."
