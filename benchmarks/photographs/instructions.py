@@ -1,0 +1,68 @@
+"""Text-only instructions, so that the language model keeps what it knows: its own answers to these prompts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from photographs.texts import Turn
+
+TOPICS = (  # noqa: SIM905
+    "bread,volcanoes,the moon,photosynthesis,bicycles,chess,rain,tea,libraries,elephants,the French Revolution,gravity,"
+    "honey bees,jazz,recycling,the human heart,maps,winter,mountains,good sleep,public parks,computers,friendship,"
+    "painting,rivers,running,soup,the alphabet,trains,money,vaccines,deserts,gardening,history,oceans,clouds,stars,"
+    "music lessons,small towns,reading"
+).split(",")
+FORMS = (
+    "Explain {} in two sentences.",
+    "Why does {} matter?",
+    "Write a short poem about {}.",
+    "Give me three facts about {}.",
+    "How would you explain {} to a child?",
+    "Write one question about {} and answer it.",
+    "Summarise what most people know about {}.",
+    "What is a common mistake people make about {}?",
+)
+# The language model answers as it was taught to: after its own system prompt.
+_ASKED = (
+    "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+    "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+)
+
+
+def prompts() -> list[str]:
+    return [form.format(topic) for topic in TOPICS for form in FORMS]
+
+
+@torch.inference_mode()
+def answer_all(language: Any, tokenizer: Any, asked: list[str], tokens: int, batch: int = 320) -> list[Turn]:
+    """The model's own answers; those that did not end in time are left out."""
+    turns = []
+    for start in range(0, len(asked), batch):
+        part = asked[start : start + batch]
+        inputs = tokenizer(
+            [_ASKED.format(p) for p in part], return_tensors="pt", padding=True, return_token_type_ids=False
+        )
+        inputs = inputs.to(language.device)
+        made = language.generate(
+            **inputs, max_new_tokens=tokens, do_sample=True, temperature=0.7, top_p=0.95, pad_token_id=0
+        )
+        for prompt, row in zip(part, made[:, inputs["input_ids"].shape[1] :].tolist(), strict=True):
+            if tokenizer.eos_token_id in row:
+                text = tokenizer.decode(row[: row.index(tokenizer.eos_token_id)], skip_special_tokens=True).strip()
+                turns.append((prompt, text))
+    return turns
+
+
+def load_or_make(path: Path, language: Any, tokenizer: Any, tokens: int = 160, rounds: int = 3) -> list[Turn]:
+    """From a file of JSON lines, or made now and kept there."""
+    if not path.is_file():
+        torch.manual_seed(0)
+        turns = answer_all(language, tokenizer, prompts() * rounds, tokens)
+        lines = [json.dumps({"prompt": prompt, "answer": answer}) for prompt, answer in turns]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    records = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
+    return [(record["prompt"], record["answer"]) for record in records]

@@ -1,0 +1,118 @@
+"""Makes everything training needs from its public sources, once, on any machine.
+
+    python -m photographs.prepare holdout --data DATA --photographs REPO --annotated REPO...
+    python -m photographs.prepare photographs --data DATA --photographs REPO --annotated REPO... --out STORE
+    python -m photographs.prepare tower --onnx vit_s_focus.onnx --out STORE
+    python -m photographs.prepare pieces --gguf SmolLM2.gguf --data DATA --out STORE
+
+REPO is a clone (its git directory is enough). README.md says where all of it comes from. STORE then holds what
+`python -m photographs` trains from, and `pieces.json`, by which a copy elsewhere is checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from seewhen.errors import SeewhenError
+
+from photographs import boxes, dino, holdout, photos, pieces
+
+TRAIN_QUALITY, TEST_QUALITY = 20, 80
+SHARD_BYTES = 25 << 20
+SHARDS = 9
+TABLE = "coco_objects.json.gz"
+
+
+def sources(photographs: Path, annotated: Sequence[Path]) -> dict[int, tuple[Path, str]]:
+    """Where each photograph is; full-size ones are preferred."""
+    found = {n: (photographs, blob) for n, blob in photos.names_in(photographs, ["train2017/"]).items()}
+    for repository in annotated:
+        found |= {n: (repository, blob) for n, blob in photos.names_in(repository, []).items()}
+    return found
+
+
+def encoded(
+    where: dict[int, tuple[Path, str]], numbers: Sequence[int], quality: int
+) -> Iterator[tuple[int, bytes]]:
+    """Photographs as small squares, in order."""
+    for repository in sorted({where[n][0] for n in numbers}):
+        mine = [n for n in numbers if where[n][0] == repository]
+        for number, content in zip(mine, photos.blobs(repository, [where[n][1] for n in mine]), strict=True):
+            yield number, photos.shrink(content, quality)
+
+
+def make_holdout(options: argparse.Namespace) -> None:
+    _, objects = holdout.load_table(options.data / TABLE)
+    annotated = {n for repository in options.annotated for n in photos.names_in(repository, [])}
+    lists = holdout.build(options.data, annotated, objects, photos.names_in(options.photographs, ["train2017/"]))
+    holdout.write(lists)
+    print({name: len(numbers) for name, numbers in lists.items()})
+
+
+def make_photographs(options: argparse.Namespace) -> None:
+    _, objects = holdout.load_table(options.data / TABLE)
+    where = sources(options.photographs, options.annotated)
+    lists = holdout.read()
+    held_out = frozenset().union(*lists.values())
+    options.out.mkdir(parents=True, exist_ok=True)
+
+    free = photos.names_in(options.photographs, ["train2017/"])
+    tested = sorted(n for n in held_out if n in where)
+    order = holdout.training_order(objects, free, held_out)
+    for kind, numbers, quality in (("heldout", tested, TEST_QUALITY), ("train", order, TRAIN_QUALITY)):
+        cut = photos.shards_of(encoded(where, numbers, quality), SHARD_BYTES, options.shards)
+        for count, content in enumerate(cut):
+            photos.write_shard(options.out / f"{kind}-{count:02d}.safetensors", content)
+            print(f"{kind}-{count:02d}: {len(content)} photographs", flush=True)
+    (options.out / "boxes.json").write_text(json.dumps(boxes.collect(options.annotated)), encoding="utf-8")
+
+
+def make_tower(options: argparse.Namespace) -> None:
+    dino.convert(options.onnx, options.out / "dinov2-small.int8.safetensors")
+
+
+def make_pieces(options: argparse.Namespace) -> None:
+    shutil.copyfile(options.data / TABLE, options.out / TABLE)
+    for kind in ("random", "popular", "adversarial"):
+        name = f"coco_pope_{kind}.json"
+        shutil.copyfile(options.data / "pope" / name, options.out / name)
+    shutil.copyfile(options.gguf, options.out / "smollm2.gguf")
+    pieces.cut(options.out)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m photographs.prepare", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    for name, work in (("holdout", make_holdout), ("photographs", make_photographs)):
+        command = commands.add_parser(name)
+        command.set_defaults(work=work)
+        command.add_argument(
+            "--data", type=Path, required=True, help="the benchmarks' files and the table of objects"
+        )
+        command.add_argument("--photographs", type=Path, required=True, help="clone with train2017/*.jpg")
+        command.add_argument("--annotated", type=Path, nargs="*", default=[], help="clones with boxes")
+        command.add_argument("--out", type=Path, default=Path("store"))
+        command.add_argument("--shards", type=int, default=SHARDS)
+    command = commands.add_parser("tower")
+    command.set_defaults(work=make_tower)
+    command.add_argument("--onnx", type=Path, required=True)
+    command.add_argument("--out", type=Path, default=Path("store"))
+    command = commands.add_parser("pieces")
+    command.set_defaults(work=make_pieces)
+    command.add_argument("--gguf", type=Path, required=True)
+    command.add_argument("--data", type=Path, required=True)
+    command.add_argument("--out", type=Path, default=Path("store"))
+    options = parser.parse_args()
+    try:
+        options.work(options)
+    except SeewhenError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Every number of a training run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from seewhen.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stretch of training: AdamW, warm-up, cosine decay that ends with the steps or with the minutes."""
+
+    steps: int
+    batch: int
+    rate: float
+    minutes: float = 9.0
+
+
+@dataclass(frozen=True)
+class Tower(Stage):
+    """`layer_decay`: each layer below the last learns that much slower. `crop`: least share of a side kept."""
+
+    layer_decay: float = 0.75
+    crop: float = 0.6
+    sharpness: float = 4.0  # of the pooling over patches: 0 is the mean, large is the largest
+
+
+@dataclass(frozen=True)
+class Projector(Stage):
+    """`align`: weight of the loss that brings patches near the word of what they show."""
+
+    align: float = 1.0
+
+
+@dataclass(frozen=True)
+class FineTune(Stage):
+    """LoRA of the language model with the projector. Shares of the batch: descriptions, text-only; rest questions."""
+
+    rank: int = 32
+    describe: float = 0.4
+    text_only: float = 0.1
+    align: float = 0.1
+    questions: int = 6  # turns in one conversation about one photograph
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A run."""
+
+    tower: Tower = field(default_factory=lambda: Tower(4000, 384, 5e-4, 5.0))
+    projector: Projector = field(default_factory=lambda: Projector(500, 128, 2e-3, 1.5))
+    finetune: FineTune = field(default_factory=lambda: FineTune(2400, 128, 6e-4, 6.0))
+    seed: int = 0
+    check_every: int = 400  # steps between looks at the validation photographs
+    checked: int = 200  # photographs looked at
+
+
+_STAGES = {"tower": Tower, "projector": Projector, "finetune": FineTune}
+
+
+def load(path: Path) -> Recipe:
+    """Read a recipe; what it leaves out stays as above, an unknown field is an error."""
+    try:
+        data: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise InvalidInput(f"Cannot read the recipe {path}: {error}.") from error
+    base = Recipe()
+    try:
+        for name, kind in _STAGES.items():
+            if name in data:
+                data[name] = kind(**{**dataclasses.asdict(getattr(base, name)), **data[name]})
+        return dataclasses.replace(base, **data)
+    except TypeError as error:
+        raise InvalidInput(f"The recipe {path} does not fit: {error}.", "Compare it with recipe.json.") from error
