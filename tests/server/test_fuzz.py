@@ -54,7 +54,7 @@ def test_openapi(small: Running, mode: schemathesis.GenerationMode) -> None:
     """Every operation, with data that follows the description and data that does not."""
     description = schemathesis.openapi.from_url(f"{small.url}/openapi.json")
     operations = [result.ok() for result in description.get_all_operations()]
-    assert len(operations) == 7
+    assert len(operations) == 8
     for operation in operations:
         if mode.is_negative and not operation.body:
             continue  # nothing that could be wrong

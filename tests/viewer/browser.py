@@ -109,15 +109,17 @@ class Browser:
         return json.loads(message)
 
     def open(
-        self, path: Path, width: int = 1280, height: int = 900, *, dark: bool = False, phone: bool = False
+        self, page: Path | str, width: int = 1280, height: int = 900, *, dark: bool = False, phone: bool = False
     ) -> None:
+        """Open a file or an address."""
+        address = page.as_uri() if isinstance(page, Path) else page
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=scheme)
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone
         )
         self.events.clear()
-        self.call("Page.navigate", url=path.as_uri())
+        self.call("Page.navigate", url=address)
         until = time.monotonic() + _PATIENCE
         while self.run("document.readyState") != "complete" or self.run("location.href") == "about:blank":
             assert time.monotonic() < until, "the page does not load"
@@ -128,6 +130,13 @@ class Browser:
         if "exceptionDetails" in found:
             raise RuntimeError(found["exceptionDetails"])
         return found["result"].get("value")
+
+    def wait(self, condition: str) -> None:
+        """Wait until a JavaScript expression is true."""
+        until = time.monotonic() + _PATIENCE
+        while not self.run(f"Boolean({condition})"):
+            assert time.monotonic() < until, f"in vain: {condition}"
+            time.sleep(0.02)
 
     def key(self, name: str) -> None:
         text = {"text": name} if len(name) == 1 else {}
@@ -154,6 +163,11 @@ class Browser:
     def complaints(self) -> list[str]:
         """Errors the page or its policy reported since it was opened."""
         thrown = [str(e["params"]) for e in self.events if e["method"] == "Runtime.exceptionThrown"]
+        thrown += [
+            str(e["params"]["args"])
+            for e in self.events
+            if e["method"] == "Runtime.consoleAPICalled" and e["params"]["type"] in ("error", "warning")
+        ]
         logged = [
             e["params"]["entry"]["text"]
             for e in self.events

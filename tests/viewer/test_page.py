@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from seewhen.viewer.page import embedded_json, image_payload
-from seewhen.viewer.payload import _packed
+from seewhen.viewer.payload import packed
 from viewer.conftest import EVIL
 from viewer.page_data import payload_of
 
@@ -90,9 +90,9 @@ def test_embedded_json_is_json_without_markup(value: object) -> None:
 
 @given(st.lists(st.floats(-5, 5, width=32), min_size=1, max_size=50))
 def test_packed_maps_are_close(values: list[float]) -> None:
-    packed = _packed(torch.tensor(values))
-    steps = torch.frombuffer(bytearray(base64.b64decode(packed["bytes"])), dtype=torch.uint8).float()
-    unpacked = packed["low"] + steps / 255 * (packed["high"] - packed["low"])
+    found = packed(torch.tensor(values))
+    steps = torch.frombuffer(bytearray(base64.b64decode(found["bytes"])), dtype=torch.uint8).float()
+    unpacked = found["low"] + steps / 255 * (found["high"] - found["low"])
     span = max(values) - min(values)
     # Half a step, and the four digits of the bounds.
     torch.testing.assert_close(unpacked, torch.tensor(values), rtol=1e-3, atol=span / 255 + 5e-3 + 1e-6)

@@ -8,13 +8,14 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from fastapi import FastAPI, Path, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from seewhen.server import replies
+from seewhen.server import page, replies
 from seewhen.server.choosing import catalogue, public
 from seewhen.server.completing import Completion
 from seewhen.server.engine import Engine
@@ -24,6 +25,8 @@ from seewhen.server.schema import ChatRequest, parse
 from seewhen.server.settings import Settings
 
 log = logging.getLogger("seewhen.server")
+
+Split = Literal["val", "test", "shifted"]
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": replies.ErrorReply} for status in (400, 401, 403, 404, 408, 413, 415, 421, 429, 500, 503)
@@ -52,6 +55,7 @@ def create_app(engines: Mapping[str, Engine], settings: Settings) -> Guard:
     app.state.engines, app.state.settings = engines, settings
     app.add_exception_handler(ApiError, _told)
     app.add_exception_handler(HTTPException, _told)
+    app.add_exception_handler(RequestValidationError, _told)
     _add_routes(app, engines, settings)
     _describe(app, engines, settings)
     return Guard(app, settings)
@@ -64,7 +68,11 @@ def _add_routes(app: FastAPI, engines: Mapping[str, Engine], settings: Settings)
         return replies.ModelCard(
             id=engine.name,
             created=created,
-            seewhen={"default_method": public(settings.method), "context": engine.decoder.context},
+            seewhen={
+                "default_method": public(settings.method),
+                "context": engine.decoder.context,
+                "trace_tokens": min(settings.limits.trace_tokens, settings.limits.max_tokens),
+            },
         )
 
     @app.post(
@@ -95,7 +103,18 @@ def _add_routes(app: FastAPI, engines: Mapping[str, Engine], settings: Settings)
     @app.get("/v1/methods", response_model=replies.MethodList, responses=_ERRORS)
     async def methods() -> replies.MethodList:
         """The methods a request may name, with their presets and parameters."""
-        return replies.MethodList(data=catalogue())
+        return replies.MethodList(data=list(catalogue()))
+
+    @app.get("/v1/scenes/{split}/{index}", response_model=replies.SceneReply, responses=_ERRORS)
+    async def scene(split: Split, index: Annotated[int, Path(ge=0, le=9999)]) -> replies.SceneReply:
+        """A drawn scene of the package, for trying things out: its picture and what is really in it."""
+        return replies.SceneReply(**await asyncio.to_thread(page.scene, split, index))
+
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    async def live() -> Response:
+        """The page to ask with. Nothing secret is in it, so it needs no key; what it calls does."""
+        html, policy = page.live_page()
+        return HTMLResponse(html, headers={"Content-Security-Policy": policy})
 
     @app.get("/healthz", response_model=replies.Health, responses=_ERRORS)
     async def healthz() -> replies.Health:
@@ -192,6 +211,11 @@ async def _told(request: Request, error: Exception) -> Response:
         headers = dict(error.headers or {})
         error = ApiError(error.status_code, code, "There is nothing here.", "See /openapi.json.")
         return JSONResponse(error.body(), error.status, headers)
+    if isinstance(error, RequestValidationError):
+        name = str(error.errors()[0]["loc"][-1])
+        error = ApiError(
+            400, "invalid_request", f"{name!r} has a value that it cannot take.", "See /openapi.json."
+        )
     assert isinstance(error, ApiError)
     return JSONResponse(error.body(), error.status, dict(error.headers()))
 
@@ -208,6 +232,9 @@ def _describe(app: FastAPI, engines: Mapping[str, Engine], settings: Settings) -
         schema = ChatRequest.model_json_schema(ref_template=reference)
         schema["properties"]["model"]["enum"] = list(engines)
         components = description["components"]
+        for methods in description["paths"].values():
+            for route in methods.values():
+                route["responses"].pop("422", None)  # FastAPI's own; here a wrong value gets 400 like all else
         components["schemas"].update(schema.pop("$defs", {}) | {"ChatRequest": schema})
         description["paths"]["/v1/chat/completions"]["post"]["requestBody"] = {
             "required": True,

@@ -10,6 +10,7 @@ import dataclasses
 import math
 import types
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from seewhen.errors import InvalidMethod
@@ -17,6 +18,7 @@ from seewhen.methods import method as make_method
 from seewhen.methods import method_class, method_names
 from seewhen.methods.base import Combined, Method
 from seewhen.server.failures import ApiError
+from seewhen.server.ranges import range_of
 from seewhen.server.schema import Seewhen
 
 _LARGEST = 1000  # of a whole number
@@ -107,29 +109,52 @@ def public(method: Method) -> dict[str, Any]:
     return {"method": method.name, "parameters": open_ones}
 
 
-def catalogue() -> list[dict[str, Any]]:
+@cache
+def catalogue() -> tuple[dict[str, Any], ...]:
     """Every method with its presets and the parameters a request may set, for /v1/methods."""
     found = []
     for name in method_names():
         cls = method_class(name)
         kinds = get_type_hints(cls)
-        parameters = [
-            {"name": field.name, "type": _type_name(kinds[field.name]), "default": _default(field)}
+        open_ones = {
+            field.name: field
             for field in dataclasses.fields(cls)
             if all(_settable(option) for option in _options(kinds[field.name]))
-        ]
+        }
+        presets = {
+            preset: {key: value for key, value in cls.presets[preset].values.items() if key in open_ones}
+            for preset in sorted(cls.presets)
+        }
         found.append(
             {
                 "id": name,
                 "object": "method",
                 "summary": cls.summary,
                 "source": cls.source,
-                "presets": sorted(cls.presets),
-                "parameters": parameters,
+                "presets": list(presets),
+                "preset_values": presets,
+                "parameters": [_parameter(cls, field, kinds[field.name], presets) for field in open_ones.values()],
                 "decoding": "beams" if cls.beams_only else "sampling" if cls.samples_only else "any",
             }
         )
-    return found
+    return tuple(found)
+
+
+def _parameter(
+    cls: type[Method], field: dataclasses.Field[Any], kind: Any, presets: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """A parameter with its kind, default and, for a number, the range in which it makes sense."""
+    told: dict[str, Any] = {"name": field.name, "type": _type_name(kind), "default": _default(field)}
+    options = _options(kind)
+    if int in options or float in options:
+        whole = float not in options
+        used = [_default(field), *(values.get(field.name) for values in presets.values())]
+        numbers = [
+            float(value) for value in used if isinstance(value, int | float) and not isinstance(value, bool)
+        ]
+        ceiling = _CEILINGS.get(field.name, _LARGEST) if whole else 1e9
+        told["range"] = range_of(cls, field.name, numbers, whole, ceiling)
+    return told
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -111,6 +111,13 @@ def decoding_of(request: ChatRequest, default: Method, temperature: float, limit
     if method.samples_only or beams > 1:
         _refuse(runners is not None, method, "this decoding keeps none", "logprobs", "Leave it out.")
         _refuse(asked.trace, method, "this decoding keeps none", "seewhen.trace", "Leave it out.")
+    _refuse(
+        asked.objects is not None and not asked.trace,
+        method,
+        "only a trace marks them",
+        "seewhen.objects",
+        "Set seewhen.trace to true.",
+    )
     _refuse(asked.trace and n > 1, method, "a trace is of one answer", "n", "Leave it out.")
     seed = secrets.randbits(48) if request.seed is None else request.seed
     sampling = Sampling(warm, 1.0 if request.top_p is None else request.top_p, seed)
@@ -145,7 +152,7 @@ class Completion:
         async with self.settings.opening:  # few at a time: a decoded picture is large
             images = await asyncio.to_thread(self._open, image_urls(self.request.messages))
         method = decoding.method.prepare(engine.decoder.tokenizer)
-        stop = self.request.stop
+        stop, asked = self.request.stop, self.request.seewhen or Seewhen()
         self.job = Job(
             id=self.id,
             prompt=render(engine.decoder.processor, self.request.messages),
@@ -159,7 +166,8 @@ class Completion:
             post=self._mail.post,
             stops=() if stop is None else (stop,) if isinstance(stop, str) else tuple(stop),
             runners=decoding.runners,
-            trace=self.request.seewhen is not None and self.request.seewhen.trace,
+            trace=asked.trace,
+            objects=None if asked.objects is None else tuple(asked.objects),
             num_beams=decoding.num_beams,
             stream=bool(self.request.stream),
         )
@@ -234,7 +242,7 @@ class Completion:
                     event.index,
                     replies.DeltaMessage(content=event.text),
                     logprobs=self._log_probs(event.log_probs),
-                    seewhen={"tokens": list(event.live)} if event.live else None,
+                    seewhen=dict(event.live) or None,
                 )
             elif isinstance(event, Finished):
                 answers.append(event)

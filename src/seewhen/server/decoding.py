@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -15,9 +17,11 @@ from seewhen.answering import model_inputs
 from seewhen.attaching import Handle, attach
 from seewhen.backbone import Backbone
 from seewhen.errors import SeewhenError
+from seewhen.grids import image_grids
 from seewhen.loading import Loaded
+from seewhen.methods.base import Method
 from seewhen.runs.answer import stream_seed
-from seewhen.server import facts
+from seewhen.server import facts, sharing
 from seewhen.server.choosing import public
 from seewhen.server.failures import ApiError
 from seewhen.server.jobs import Delta, Done, Failed, Finished, Job, LogProb, Started
@@ -25,6 +29,10 @@ from seewhen.server.limits import Limits
 from seewhen.server.metrics import Metrics
 from seewhen.server.sampling import Choosers, RowChooser
 from seewhen.server.writing import TextWriter
+from seewhen.viewer.payload import packed
+from seewhen.viewer.similarity import evidence, image_features, with_similarity
+
+_MOST_REMEMBERED = 1000  # clients can make up any number of parameters
 
 
 class Row:
@@ -41,6 +49,7 @@ class Row:
         self.reason: str | None = None
         self.stopped: str | None = None
         self._told = 0
+        self._spelled = ""
 
     @property
     def finished(self) -> bool:
@@ -68,6 +77,11 @@ class Row:
         """No more tokens, for a reason of ours: `time` or `cancelled`."""
         self.reason, self.stopped = "length", why
         return self.writer.end()
+
+    def spelled(self, tokenizer: Any) -> str:
+        """The newest token as it stands in the text. Alone, many a tokenizer would leave out its space."""
+        before, self._spelled = self._spelled, str(tokenizer.decode(self.tokens))
+        return self._spelled[len(before) :]
 
     def new_log_probs(self) -> tuple[LogProb, ...]:
         """Those not told yet."""
@@ -109,6 +123,18 @@ class Decoder:
         self.ends = frozenset([eos] if isinstance(eos, int) else eos or ())
         context = getattr(self.backbone.text_config, "max_position_embeddings", None)
         self.context = min(context or limits.context_tokens, limits.context_tokens)
+        self._hosts: dict[str, bool] = {}
+
+    def hosts(self, job: Job) -> bool:
+        """Whether rows of `regular` may share a batch with this job."""
+        if job.fingerprint not in self._hosts:
+            try:
+                self._hosts[job.fingerprint] = sharing.hosts(job.method, self.backbone)
+            except SeewhenError:  # it does not fit this model; its own batch will say so
+                return False
+            if len(self._hosts) > _MOST_REMEMBERED:
+                self._hosts.pop(next(iter(self._hosts)))
+        return self._hosts.get(job.fingerprint, False)
 
     def run(self, jobs: Sequence[Job]) -> None:
         """Answer all of `jobs`, which may share a batch; raises what the model raises."""
@@ -125,8 +151,13 @@ class Decoder:
             return self.run(rest) if rest else None
         for row, length in zip(rows, lengths, strict=True):
             row.limit = min(row.limit, self.context - length)
-        with torch.inference_mode(), attach(self.model, jobs[0].method, trace=jobs[0].trace) as handle:
-            Run(self, handle, jobs, rows, lengths).decode(inputs)
+        method: Method = sharing.together([row.job.method for row in rows])
+        with torch.inference_mode(), ExitStack() as stack:
+            features: list[Tensor] = []
+            if jobs[0].trace:
+                features = stack.enter_context(image_features(self.backbone, inputs["input_ids"]))
+            handle = stack.enter_context(attach(self.model, method, trace=jobs[0].trace, backbone=self.backbone))
+            Run(self, handle, jobs, rows, lengths, features).decode(inputs)
         return None
 
     def _inputs(self, rows: Sequence[Row]) -> dict[str, Any]:
@@ -159,9 +190,17 @@ class Run:
     """The decoding of one batch."""
 
     def __init__(
-        self, decoder: Decoder, handle: Handle, jobs: Sequence[Job], rows: Sequence[Row], lengths: Sequence[int]
+        self,
+        decoder: Decoder,
+        handle: Handle,
+        jobs: Sequence[Job],
+        rows: Sequence[Row],
+        lengths: Sequence[int],
+        features: list[Tensor],
     ) -> None:
         self.decoder, self.handle, self.jobs, self.rows = decoder, handle, jobs, rows
+        self.features = features  # of the images of each row, for traces; filled by the prefill
+        self._inputs: dict[str, Any] = {}
         self.lengths = dict(zip(rows, lengths, strict=True))
         self.notes: list[str] = []
         # The session warns once per cause; here a warning is a note in the answer.
@@ -170,6 +209,7 @@ class Run:
     def decode(self, inputs: dict[str, Any]) -> None:
         """Run the model to the end of the last answer."""
         job = self.jobs[0]
+        self._inputs = inputs
         options: dict[str, Any] = {
             "max_new_tokens": max(row.limit for row in self.rows),
             "repetition_penalty": 1.0,
@@ -229,13 +269,25 @@ class Run:
             row.job.post(Started(self.lengths[row], len(self.rows)))
 
     def _tell(self, place: int, row: Row, text: str, token: int | None = None) -> None:
-        live: tuple[dict[str, Any], ...] = ()
+        live: dict[str, Any] = {}
         if row.job.trace and token is not None:
-            word = self.decoder.tokenizer.decode([token])
-            live = (facts.live(self.handle.session.last, place, token, word),)
+            told = facts.live(self.handle.session, place, token, row.spelled(self.decoder.tokenizer))
+            if place < len(self.features) and len(self.features[place]):
+                chosen = evidence(self.decoder.backbone, torch.tensor([token]), self.features[place])
+                told["similarity"] = packed(chosen[0])
+            live["tokens"] = [told | {"special": token in self.decoder.ends}]
+            if len(row.tokens) == 1:
+                live |= self._about(place, row)
         log_probs = row.new_log_probs()
         if text or log_probs or live:
             row.job.post(Delta(row.index, text, log_probs, live))
+
+    def _about(self, place: int, row: Row) -> dict[str, Any]:
+        """What a picture of the tokens to come needs to know: where the image tokens lie, how many layers."""
+        backbone = self.decoder.backbone
+        grids = image_grids(backbone, self._inputs, len(self.rows))[place]
+        placed = facts.placed(grids, row.job, self.decoder.processor)
+        return {"grids": [asdict(grid) for grid in placed], "layers": backbone.num_layers}
 
     def _end(self, place: int, row: Row, text: str, token: int | None = None) -> None:
         self._start(row)
@@ -250,7 +302,8 @@ class Run:
         for place, row in enumerate(self.rows):
             if row.job is not job:
                 continue
-            fired = facts.fired(self.handle.session.last, place, len(row.tokens)) if not job.alone else None
+            gated = not job.alone and not sharing.rides(job.method)
+            fired = facts.fired(self.handle.session.last, place, len(row.tokens)) if gated else None
             text = row.writer.text
             told = None
             if trace is not None:
@@ -268,8 +321,10 @@ class Run:
                     told,
                 )
             )
-        job.post(Done(tuple(dict.fromkeys(self.notes))))
+        guest = sharing.rides(job.method) and job.method != self.handle.method
+        job.post(Done(() if guest else tuple(dict.fromkeys(self.notes))))
 
     def _trace(self) -> Any:
         lengths = tuple(len(row.tokens) for row in self.rows)
-        return dataclasses.replace(self.handle.trace, lengths=lengths).with_texts(self.decoder.tokenizer)
+        trace = dataclasses.replace(self.handle.trace, lengths=lengths).with_texts(self.decoder.tokenizer)
+        return with_similarity(trace, self.decoder.backbone, self.features) if self.features else trace

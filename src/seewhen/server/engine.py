@@ -19,6 +19,7 @@ from seewhen.server.failures import ApiError, internal, not_ready, shutting_down
 from seewhen.server.jobs import Failed, Job
 from seewhen.server.limits import Limits
 from seewhen.server.metrics import Metrics
+from seewhen.server.sharing import rides
 
 log = logging.getLogger("seewhen.server")
 
@@ -158,7 +159,7 @@ class Engine:
         """The oldest job and those that may share its batch, of similar length first: a batch lasts as long as its
         longest answer."""
         first = self._queue[0]
-        others = [job for job in self._queue if job is not first and job.company == first.company]
+        others = self._partners(first)
         others.sort(key=lambda job: abs(job.max_tokens.bit_length() - first.max_tokens.bit_length()))
         batch, rows = [first], first.n
         for job in others:
@@ -167,6 +168,20 @@ class Engine:
                 rows += job.n
         self._queue = deque(job for job in self._queue if job not in batch)
         return batch
+
+    def _partners(self, first: Job) -> list[Job]:
+        """Jobs that may share a batch with `first`: of the same method, or guests, or one method as host."""
+        company = first.company
+        found = [job for job in self._queue if job is not first and job.company == company]
+        if first.alone or first.trace:
+            return found
+        near = [job for job in self._queue if not job.alone and job.company[1:] == company[1:]]
+        if rides(first.method):
+            host = next((job for job in near if self.decoder.hosts(job)), None)
+            found += [job for job in near if host is not None and job.company == host.company]
+        elif self.decoder.hosts(first):
+            found += [job for job in near if rides(job.method)]
+        return found
 
     @staticmethod
     def _rows_of(jobs: Sequence[Job] | deque[Job]) -> int:

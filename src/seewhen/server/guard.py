@@ -25,7 +25,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
-OPEN_PATHS = ("/healthz", "/readyz")  # for probes, which have no key
+OPEN_PATHS = ("/", "/healthz", "/readyz")  # the page, where a key can be typed in; probes, which have none
 _COUNTED = (*OPEN_PATHS, "/metrics", "/v1/chat/completions", "/v1/models", "/v1/methods", "/openapi.json")
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,12 +32,12 @@ class Started:
 
 @dataclass(frozen=True)
 class Delta:
-    """New text of answer number `index`; for streamed requests only. `live` is what a trace tells so far."""
+    """New text of answer number `index`; for streamed requests only. `live` is what a trace tells of it."""
 
     index: int
     text: str
     log_probs: tuple[LogProb, ...] = ()
-    live: tuple[dict[str, Any], ...] = ()
+    live: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ class Job:
     stops: tuple[str, ...] = ()
     runners: int | None = None  # how many of the likeliest tokens to report; None: no log-probabilities
     trace: bool = False
+    objects: tuple[str, ...] | None = None  # what the pictures show, where the client knows it
     num_beams: int = 1
     stream: bool = False
     cancelled: bool = False

@@ -167,6 +167,18 @@ class MethodList(Reply):
     data: list[dict[str, Any]]
 
 
+class SceneReply(Reply):
+    """A drawn scene: the picture as a data URL, and what is really in it."""
+
+    id: str
+    split: str
+    index: int
+    image: str
+    width: int
+    height: int
+    objects: list[str]
+
+
 class Health(Reply):
     """Whether the server (or each of its models) is well."""
 

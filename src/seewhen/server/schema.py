@@ -81,6 +81,9 @@ class Seewhen(Closed):
     parameters: dict[Annotated[str, Field(max_length=40)], Number] = Field(default_factory=dict, max_length=40)
     num_beams: int | None = Field(default=None, ge=1, description="Beam search above 1.")
     trace: bool = Field(default=False, description="Send the full trace with each answer.")
+    objects: Annotated[list[Annotated[str, Field(max_length=40)]], Field(max_length=200)] | None = Field(
+        default=None, description="What the pictures show, by COCO's names: the trace marks the words for them."
+    )
 
 
 class TextFormat(Closed):

@@ -139,13 +139,13 @@ def answer_maps(trace: Trace, layers: Sequence[int], row: int = 0) -> dict[str, 
     maps: dict[str, Any] = {"attention_layers": kept}
     for name in ("similarity", "relevance"):
         if name in tensors:
-            maps[name] = [_packed(weights[:count]) for weights in tensors[name]]
+            maps[name] = [packed(weights[:count]) for weights in tensors[name]]
     for name, key in (("before", "attention_before"), ("after", "attention_after")):
         if key not in tensors or not layers:
             continue
         attention = tensors[key][:, list(layers), :count]
-        maps[name] = [[_packed(layer) for layer in step] for step in attention[:, : len(kept)]]
-        maps[f"{name}_mean"] = [_packed(step.nanmean(dim=0)) for step in attention]
+        maps[name] = [[packed(layer) for layer in step] for step in attention[:, : len(kept)]]
+        maps[f"{name}_mean"] = [packed(step.nanmean(dim=0)) for step in attention]
     nats = math.log(trace.entropy_base)
     for name, unit in (("entropy", nats), ("threshold", nats), ("mass_before", 1.0), ("mass_after", 1.0)):
         if name in tensors:
@@ -185,7 +185,7 @@ def page_payload(
     }
 
 
-def _packed(values: Tensor) -> dict[str, Any]:
+def packed(values: Tensor) -> dict[str, Any]:
     """A map as bytes between its lowest and highest value."""
     import torch
 

@@ -43,14 +43,19 @@ def image_features(backbone: Backbone, input_ids: Tensor) -> Iterator[list[Tenso
 
 
 @torch.inference_mode()
+def evidence(backbone: Backbone, tokens: Tensor, features: Tensor) -> Tensor:
+    """The cosine of each of `tokens` (steps,) with each of `features` (image tokens, d): (steps, image tokens)."""
+    words = backbone.decoder.get_input_embeddings()
+    states = words(tokens.to(words.weight.device)).to(features.device)
+    valid = torch.ones(len(states), len(features), dtype=torch.bool, device=features.device)
+    return cosine(states, features.expand(len(states), -1, -1), valid).cpu()
+
+
 def with_similarity(trace: Trace, backbone: Backbone, features: Sequence[Tensor]) -> Trace:
     """A copy of a trace that also holds `similarity` (steps, rows, image tokens); NaN past a row's own tokens."""
-    words = backbone.decoder.get_input_embeddings()
     most = max((len(row) for row in features), default=0)
     similarity = torch.full((trace.tokens.shape[0], len(features), most), torch.nan)
     for row, own in enumerate(features):
-        states = words(trace.tokens[:, row].to(words.weight.device)).to(own.device)
-        valid = torch.ones(len(states), len(own), dtype=torch.bool, device=own.device)
         if len(own):
-            similarity[:, row, : len(own)] = cosine(states, own.expand(len(states), -1, -1), valid).cpu()
+            similarity[:, row, : len(own)] = evidence(backbone, trace.tokens[:, row], own)
     return replace(trace, tensors={**trace.tensors, NAME: similarity})

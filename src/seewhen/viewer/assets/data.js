@@ -5,7 +5,7 @@ let DATA = { model: "", prompt: "", images: [], truth: null, about: {}, answers:
 
 const MAPS = {
   evidence: "evidence for the word",
-  weights: "weights used",
+  weights: "weights used for the word",
   before: "attention before",
   after: "attention after",
   change: "attention, change",
@@ -39,10 +39,12 @@ function mapOf(answer, token, kind, layer) {
   const maps = answer.maps;
   if (!maps) return { values: null, why: "This answer has no maps (beam search, or a loop of its own)." };
   if (kind === "evidence" || kind === "weights") {
-    const kept = kind === "evidence" ? maps.similarity : maps.relevance;
-    if (!kept) return { values: null, why: "This was not recorded." };
+    // Traces of the library have no evidence, only weights.
+    const evident = kind === "evidence" && maps.similarity;
+    const kept = evident ? maps.similarity : maps.relevance;
+    if (!kept || !kept[token] || !kept[token].bytes) return { values: null, why: "This was not recorded." };
     const values = unpack(kept[token]);
-    return { values, ...extremes(values) };
+    return { values, name: evident ? MAPS.evidence : MAPS.weights, ...extremes(values) };
   }
   const attention = (name) => {
     const index = layer === "mean" ? -1 : maps.attention_layers.indexOf(Number(layer));

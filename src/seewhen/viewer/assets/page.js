@@ -93,6 +93,7 @@ function select(number, token) {
 
 function show() {
   const answer = DATA.answers[state.answer];
+  if (!answer || !answer.words.length) return;
   const index = wordOf(answer, state.token);
   DATA.answers.forEach((_, number) => {
     const own = number === state.answer;
@@ -148,7 +149,7 @@ function showMap(answer, word) {
   const map = mapOf(answer, state.token, state.kind, state.layer);
   const grids = (answer.maps && answer.maps.grids) || [];
   const peak = strongest(map, grids, DATA.images.length);
-  let note = map.values ? `${MAPS[state.kind]} “${word.text.trim()}”` : map.why;
+  let note = map.values ? `${map.name || MAPS[state.kind]} “${word.text.trim()}”` : map.why;
   if (map.values && grids.length && grids.every((grid) => grid.kind === "queries")) {
     note = "The image tokens of this model have no place in the picture, so there is no map.";
   } else if (map.values) {
@@ -239,7 +240,7 @@ function keptLayers() {
 function buildControls() {
   at("map-kind").append(...Object.entries(MAPS).map(([value, text]) => element("option", { value }, text)));
   for (const [id, name] of [["map-kind", "kind"], ["map-layer", "layer"], ["map-look", "look"]]) {
-    at(id).addEventListener("change", () => { state[name] = at(id).value; if (DATA.answers.length) show(); });
+    at(id).addEventListener("change", () => { state[name] = at(id).value; show(); });
   }
   at("play").addEventListener("click", () => (state.timer ? stop() : play()));
   at("grid").addEventListener("click", (event) => {
@@ -248,7 +249,7 @@ function buildControls() {
     if (keptLayers().has(place.layer)) { at("map-layer").value = String(place.layer); state.layer = String(place.layer); }
     select(state.answer, place.token);
   });
-  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (DATA.answers.length) show(); });
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { show(); });
 }
 
 function buildLayers() {

@@ -1,0 +1,40 @@
+"""The page of a running server: the viewer's own assets in one document, under a policy of its own."""
+
+from __future__ import annotations
+
+import base64
+import io
+from functools import cache
+from typing import Any
+
+from seewhen.viewer.page import STYLES, VIEWER, asset, filled, joined, policy
+
+_SCRIPTS = (*VIEWER, "methods.js", "stream.js", "live.js")
+
+
+@cache
+def live_page() -> tuple[str, str]:
+    """The page and its content security policy: our own style and script, and calls of this server only."""
+    style, script = joined((*STYLES, "live.css")), joined(_SCRIPTS)
+    parts = {"{{STYLE}}": style, "{{VIEWER}}": asset("viewer.html"), "{{SCRIPT}}": script}
+    return filled(
+        asset("live.html"), parts
+    ), f"{policy(style, script)}; connect-src 'self'; frame-ancestors 'none'"
+
+
+def scene(split: str, index: int) -> dict[str, Any]:
+    """A packaged scene: its picture as a data URL, and what is really in it."""
+    from seewhen.scenes import render, sample
+
+    drawn = sample(split, index)  # type: ignore[arg-type]
+    picture, buffer = render(drawn), io.BytesIO()
+    picture.save(buffer, "PNG")
+    return {
+        "id": drawn.image,
+        "split": split,
+        "index": index,
+        "image": f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}",
+        "width": picture.width,
+        "height": picture.height,
+        "objects": list(drawn.names),
+    }
