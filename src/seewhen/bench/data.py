@@ -1,7 +1,7 @@
 """Which files each benchmark needs, under which names they are found, and whether they are the right ones.
 
-Nothing is downloaded here. A file that is not there gives an error that says what was looked for and
-where to get it.
+Nothing is downloaded here: only `seewhen data get` does that, when asked. A file that is not there gives an
+error that says what was looked for and how to get it.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ def locate(folder: Path, key: str) -> Path:
         expected = next(e for e in EXPECTED if e.key == key)
         raise InvalidInput(
             f"{key} is not in {folder}: looked for {', '.join(expected.names[:4])} and similar places.",
-            f"Take it from {expected.source}. 'seewhen data check {folder}' lists everything.",
+            f"`seewhen data get {expected.benchmark} --to {folder}` downloads it; by hand from {expected.source}. "
+            f"`seewhen data check {folder}` lists everything.",
         )
     return path
 
@@ -219,7 +220,8 @@ def find_image(folder: Path, image: str) -> Path:
                 return folder / place / name
     raise InvalidInput(
         f"The picture {image} is not in {folder}: looked for {', '.join(names)}.",
-        f"Name the folder that holds the images, or the one above {', '.join(places[1:])}.",
+        f"Name the folder that holds the images, or the one above {', '.join(places[1:])}; "
+        "`seewhen data get` downloads most.",
     )
 
 

@@ -43,7 +43,8 @@ def load(
     folder = Path(data).expanduser()
     if not folder.is_dir():
         raise InvalidInput(
-            f"There is no folder {folder}.", "Name the folder of the benchmarks' files, or 'scenes'."
+            f"There is no folder {folder}.",
+            f"Name that of the benchmarks' files, or 'scenes'; `seewhen data get {name} --to {folder}` makes it.",
         )
     if name == "pope":
         return _pope(folder, split, parser)

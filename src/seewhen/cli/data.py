@@ -1,26 +1,24 @@
-"""`seewhen data`: are the benchmarks' files there, and are they the published ones?"""
+"""`seewhen data`: are the benchmarks' files there, are they the published ones, and getting them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from seewhen.bench.data import Finding
+    from seewhen.bench.sources import Part
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
     data = typer.Typer(help="The benchmarks' files in a folder of yours.", no_args_is_help=True)
-
-    @data.callback()
-    def _keep_subcommand() -> None:
-        """Typer would fold a single command into its parent."""
-
     data.command()(check)
+    data.command()(get)
     app.add_typer(data, name="data")
 
 
@@ -41,11 +39,8 @@ def check(
     """
     from seewhen.bench.data import BENCHMARKS
     from seewhen.bench.data import check as look
-    from seewhen.errors import InvalidInput
 
-    unknown = sorted(set(benchmark or ()) - set(BENCHMARKS))
-    if unknown:
-        raise InvalidInput(f"There is no benchmark {unknown[0]!r}.", f"Use some of {', '.join(BENCHMARKS)}.")
+    _known(benchmark or ())
     findings = look(folder, benchmark or BENCHMARKS)
     if as_json:
         from dataclasses import asdict
@@ -55,6 +50,113 @@ def check(
         _print_table(findings)
     bad = {"broken", "differs"} | ({"missing"} if benchmark else set())
     if any(f.state in bad for f in findings) or all(f.state == "missing" for f in findings):
+        raise typer.Exit(1)
+
+
+def get(
+    benchmark: Annotated[str, typer.Argument(metavar="BENCH", help="pope, chair, mme or amber.")],
+    to: Annotated[Path, typer.Option("--to", help="Folder to put the files into; may hold others already.")],
+    image_list: Annotated[
+        str | None, typer.Option("--image-list", help="CHAIR: pictures of a packaged list, or of a file of ids.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be downloaded.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before downloading.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Also what was brought before.")] = False,
+    mirror: Annotated[
+        str | None,
+        typer.Option("--mirror", help="Take https://HOST/PATH from MIRROR/HOST/PATH; the hub's is HF_ENDPOINT."),
+    ] = None,
+) -> None:
+    """Download a benchmark: says what, from where, how large, under which licence, and asks first.
+
+    Files are compared with their published checksums and laid out as `seewhen data check` expects. Stopped at
+    any moment, the same command goes on where it was. Exits with 1 if something differs or is missing in the end.
+
+    seewhen data get pope --to ~/benchmarks
+
+    seewhen data get mme --to ~/benchmarks --yes
+
+    HF_ENDPOINT=https://hub.example.org seewhen data get amber --to ~/benchmarks
+    """
+    from seewhen.bench.download import DownloadFailed, need_room, refuse_offline
+    from seewhen.bench.getting import bring, is_here
+    from seewhen.bench.sources import parts_of
+
+    _known([benchmark])
+    try:
+        refuse_offline()
+        parts = parts_of(benchmark, image_list, mirror)
+        wanted = [part for part in parts if again or not is_here(to, benchmark, part)]
+        for part in parts:
+            state = f"{part.size / 1e6:.0f} MB" if part in wanted else "here already"
+            typer.echo(f"{part.what}: {state}, from {part.origin}. Licence: {part.licence}.")
+        need_room(to, [part.size for part in wanted])
+        if dry_run:
+            return
+        if wanted and not yes:
+            typer.confirm(f"Download {sum(p.size for p in wanted) / 1e6:.0f} MB to {to}?", abort=True, err=True)
+        for part in wanted:
+            with _Bar(part) as bar:
+                bring(benchmark, part, to, bar.bytes, bar.one)
+    except DownloadFailed as error:
+        raise DownloadFailed(error.message, f"{error.hint} {_manual(benchmark, to)}") from None
+    _after(benchmark, to, image_list)
+
+
+def _known(names: Iterable[str]) -> None:
+    from seewhen.bench.data import BENCHMARKS
+    from seewhen.errors import InvalidInput
+
+    unknown = sorted(set(names) - set(BENCHMARKS))
+    if unknown:
+        raise InvalidInput(f"There is no benchmark {unknown[0]!r}.", f"Use some of {', '.join(BENCHMARKS)}.")
+
+
+def _manual(benchmark: str, to: Path) -> str:
+    from seewhen.bench.data import EXPECTED
+
+    needed = [e for e in EXPECTED if e.benchmark == benchmark and e.key != "chair/objects"]
+    sources = dict.fromkeys(e.source for e in needed)
+    return f"By hand: put {' and '.join(sources)} into {to}, then `seewhen data check {to} --bench {benchmark}`."
+
+
+class _Bar:
+    """Megabytes of a few large files, or how many of the small ones."""
+
+    def __init__(self, part: Part) -> None:
+        from seewhen.runs.progress import Progress
+
+        self._bytes = 0
+        self._bar = Progress(f"{part.what} (MB)", max(1, round(part.size / 1e6)))
+
+    def __enter__(self) -> _Bar:
+        self._bar.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._bar.__exit__(*error)
+
+    def bytes(self, size: int) -> None:
+        before, self._bytes = self._bytes, self._bytes + size
+        self._bar.advance(round(self._bytes / 1e6) - round(before / 1e6))
+
+    def one(self) -> None:
+        self.bytes(165_000)
+
+
+def _after(benchmark: str, to: Path, image_list: str | None) -> None:
+    """What is there now, and whether it is right."""
+    from seewhen.bench.data import check as look
+    from seewhen.bench.getting import RECORD, pictures
+    from seewhen.bench.sources import by_hand
+
+    findings = look(to, [benchmark])
+    _print_table(findings)
+    seen = pictures(benchmark, to, image_list)
+    lacking = f"; {seen.example} is missing" if seen.found < seen.wanted else ""
+    typer.echo(f"Pictures: {seen.found} of {seen.wanted}{lacking}. {by_hand(benchmark)}".strip())
+    typer.echo(f"What came from where: {to / RECORD}. Next: seewhen eval {benchmark} --data {to}")
+    if any(finding.state in ("broken", "differs", "missing") for finding in findings):
         raise typer.Exit(1)
 
 
