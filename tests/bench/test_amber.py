@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from seewhen.bench import load
 from seewhen.bench.amber import Amber, Words
+from seewhen.bench.amber_similarity import WordVectors
 from seewhen.bench.base import Sample
+from seewhen.errors import InvalidInput, InvalidMethod
 
 WORDS = Words(
     related={"grass": ("ground",), "ground": ("floor",), "person": ("man", "woman"), "dog": (), "cloud": ("sky",),
@@ -44,6 +47,63 @@ def test_objects_annotated_twice_are_covered_once() -> None:
 
 def test_plurals_and_verbs() -> None:
     assert describe("Two dogs. They light it.", ("dog",), ("cloud",))["chair"] == 0.0
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A spaCy model with the vectors of a few words: forest is near tree, floor near sky, dog has none."""
+    spacy = pytest.importorskip("spacy", reason="spaCy is not installed (pip install 'seewhen[amber]')")
+    nlp = spacy.blank("en")
+    for word, angle in {"tree": 0, "light": 10, "person": 30, "sky": 90, "floor": 120, "grass": 300}.items():
+        nlp.vocab.set_vector(word, np.array([np.cos(np.radians(angle)), np.sin(np.radians(angle))], dtype="f4"))
+    folder = tmp_path_factory.mktemp("vectors")
+    nlp.to_disk(folder)
+    return f"spacy:{folder}"
+
+
+def by_vectors(answer: str, truth: tuple[str, ...], likely: tuple[str, ...], similarity: str) -> dict:
+    sample = Sample("1", "a.jpg", "Describe this image.", truth, "generative")
+    return dict(Amber((sample,), {"1": likely}, WORDS, similarity=similarity).score({"1": answer}).metrics)
+
+
+def test_words_alike_by_vectors(vectors: str) -> None:
+    # 30 degrees apart is a cosine of 0.87, which counts; 60 degrees is 0.5, which does not.
+    near = by_vectors("A person.", ("tree",), ("dog",), vectors)
+    assert near == {"chair": 0, "cover": 100, "hal": 0, "cog": 0}
+    assert describe("A person.", ("tree",), ("dog",)) == {"chair": 100, "cover": 0, "hal": 100, "cog": 0}
+    far = by_vectors("A person.", ("sky",), ("dog",), vectors)
+    assert far["chair"] == 100 and far["cover"] == 0
+    # Through a related word: floor is listed with ground and near the sky.
+    assert by_vectors("The sky.", ("ground",), ("dog",), vectors)["cover"] == 100
+
+
+def test_a_word_may_be_like_what_is_there_and_like_what_is_invented(vectors: str) -> None:
+    both = by_vectors("A person.", ("tree",), ("tree", "sky"), vectors)
+    assert both["chair"] == 0 and both["cover"] == 100 and both["cog"] == 50
+    # The word itself and the first that is like it are both booked.
+    assert by_vectors("A person.", ("sky",), ("tree", "person"), vectors)["cog"] == 100
+
+
+def test_a_word_without_vector_is_like_none_but_itself(vectors: str, recwarn: pytest.WarningsRecorder) -> None:
+    assert by_vectors("A dog.", ("tree",), ("cloud",), vectors)["chair"] == 100
+    assert by_vectors("A dog.", ("dog",), ("cloud",), vectors)["chair"] == 0
+    assert not [w for w in recwarn if "W008" in str(w.message)]
+
+
+def test_vectors_are_part_of_the_settings(vectors: str) -> None:
+    assert Amber((), {}, WORDS).settings["similarity"] == "exact or related"
+    assert "> 0.8" in Amber((), {}, WORDS, similarity=vectors).settings["similarity"]
+
+
+def test_vectors_that_are_not_there(tmp_path: Path) -> None:
+    spacy = pytest.importorskip("spacy", reason="spaCy is not installed (pip install 'seewhen[amber]')")
+    with pytest.raises(InvalidMethod, match="no similarity 'wordnet'"):
+        WordVectors.load("wordnet")
+    with pytest.raises(InvalidInput, match="spacy download en_core_web_lg"):
+        WordVectors.load("spacy:no_such_model")
+    spacy.blank("en").to_disk(tmp_path)
+    with pytest.raises(InvalidInput, match="no word vectors"):
+        WordVectors.load(f"spacy:{tmp_path}")
 
 
 QUESTIONS = tuple(

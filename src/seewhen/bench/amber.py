@@ -1,8 +1,8 @@
 """AMBER: free descriptions and yes/no questions about 1,004 images (Wang et al., 2023; Apache-2.0).
 
 The published scorer compares words by the similarity of spaCy vectors on top of its list of related
-words. Here a word matches if it is the annotated one or is listed as related to it, nothing else, so no
-vectors are needed; `docs/benchmarks.md` says what that changes.
+words. Here a word matches by default if it is the annotated one or is listed as related to it, nothing else,
+so no vectors are needed (`docs/benchmarks.md` says what that changes); `similarity="spacy"` does as published.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from seewhen.bench.amber_nouns import NounReader
+from seewhen.bench.amber_similarity import RELATED, WordVectors
 from seewhen.bench.answers import pick, read_answers, read_json, read_records, read_text
 from seewhen.bench.base import Row, Sample, Score, Sum, Totals, make_score, percent, pool, refuse_unknown
 from seewhen.bench.prompts import AMBER_STYLES, style_named
@@ -54,6 +55,13 @@ class Words:
                 return place
         return annotated.index(noun) if noun in annotated else None
 
+    def first_alike(self, noun: str, annotated: Sequence[str], vectors: WordVectors) -> int | None:
+        """The same by vectors, in the same order."""
+        for place, word in enumerate(annotated):
+            if any(vectors.alike(noun, other) for other in self.related.get(word, ())):
+                return place
+        return next((place for place, word in enumerate(annotated) if vectors.alike(noun, word)), None)
+
 
 @dataclass(frozen=True)
 class Amber:
@@ -64,17 +72,23 @@ class Amber:
     words: Words
     lemmatizer: str = "offline"
     parser: str = "literal"
+    similarity: str = RELATED
 
     name = "amber"
     default_style = "plain"
 
     @property
     def settings(self) -> dict[str, str]:
-        return {"parser": self.parser, "lemmatizer": self.lemmatizer, "similarity": "exact or related"}
+        alike = f"related, {self._vectors.name}" if self._vectors else "exact or related"
+        return {"parser": self.parser, "lemmatizer": self.lemmatizer, "similarity": alike}
 
     @cached_property
     def _reader(self) -> NounReader:
         return NounReader(self.lemmatizer, self.words.known)
+
+    @cached_property
+    def _vectors(self) -> WordVectors | None:
+        return None if self.similarity == RELATED else WordVectors.load(self.similarity)
 
     def samples(self) -> Sequence[Sample]:
         return self.questions
@@ -117,10 +131,19 @@ class Amber:
             if place is not None:
                 covered.add(place)
                 continue
-            unsupported.append(noun)
             place = self.words.first_match(noun, likely)
             if place is not None:
                 invented.add(place)
+            if self._vectors is not None:
+                # As published: a word may be like something invented and like something that is there.
+                place = self.words.first_alike(noun, likely, self._vectors)
+                if place is not None:
+                    invented.add(place)
+                place = self.words.first_alike(noun, truth, self._vectors)
+                if place is not None:
+                    covered.add(place)
+                    continue
+            unsupported.append(noun)
         counts = {
             "responses": 1,
             "hallucinated_responses": int(bool(unsupported)),
@@ -173,7 +196,9 @@ def _prefixed(kind: str, metrics: Mapping[str, Sum]) -> dict[str, Sum]:
     return {f"{kind}/{name}": value for name, value in metrics.items()}
 
 
-def load_amber(folder: Path, lemmatizer: str = "offline", parser: str = "literal") -> Amber:
+def load_amber(
+    folder: Path, lemmatizer: str = "offline", parser: str = "literal", similarity: str = RELATED
+) -> Amber:
     """AMBER from its own files, as they lie in its repository or in one flat folder."""
     from seewhen.bench.data import locate
 
@@ -206,7 +231,7 @@ def load_amber(folder: Path, lemmatizer: str = "offline", parser: str = "literal
         samples.append(Sample(key, image, question, truth, kind))
     related = {word: tuple(others) for word, others in read_json(locate(folder, "amber/relation")).items()}
     safe = frozenset(read_text(locate(folder, "amber/safe_words")).split("\n")) - {""}
-    return Amber(tuple(samples), likely, Words(related, safe), lemmatizer, parser)
+    return Amber(tuple(samples), likely, Words(related, safe), lemmatizer, parser, similarity)
 
 
 def load_answers(path: Path) -> dict[str, str]:

@@ -25,6 +25,7 @@ def load(
     split: str | None = None,
     parser: str | None = None,
     lemmatizer: str = "offline",
+    similarity: str = "related",
     images: str | None = None,
     scenes: int = 500,
 ) -> Benchmark:
@@ -52,7 +53,7 @@ def load(
         return _chair(folder, lemmatizer, images)
     if name == "mme":
         return mme.Mme(_mme_questions(folder, split), parser or "official")
-    return _amber(folder, split, lemmatizer, parser)
+    return _amber(folder, split, lemmatizer, parser, similarity)
 
 
 def _pope(folder: Path, split: str | None, parser: str | None) -> pope.Pope:
@@ -87,10 +88,10 @@ def _mme_questions(folder: Path, split: str | None) -> tuple:
     return tuple(q for task in wanted for q in mme.load_folder(locate(folder, f"mme/{task}").parent, (task,)))
 
 
-def _amber(folder: Path, split: str | None, lemmatizer: str, parser: str | None) -> amber.Amber:
+def _amber(folder: Path, split: str | None, lemmatizer: str, parser: str | None, similarity: str) -> amber.Amber:
     from dataclasses import replace
 
-    whole = amber.load_amber(folder, lemmatizer, parser or "literal")
+    whole = amber.load_amber(folder, lemmatizer, parser or "literal", similarity)
     kinds = list(dict.fromkeys(q.split for q in whole.questions))
     groups = {"attribute": amber.ATTRIBUTE, "discriminative": [k for k in kinds if k != amber.GENERATIVE]}
     wanted = set(choose(split, kinds, groups))

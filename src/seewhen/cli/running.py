@@ -39,6 +39,9 @@ class AskFlags:
     style: Annotated[str | None, typer.Option("--style", help="Prompt style; see docs/benchmarks.md.")] = None
     parser: Annotated[str | None, typer.Option("--parser", help="Answer parser.")] = None
     lemmatizer: Annotated[str, typer.Option("--lemmatizer", help="CHAIR and AMBER: offline or nltk.")] = "offline"
+    similarity: Annotated[
+        str, typer.Option("--similarity", help="AMBER: related, or spacy (word vectors, as published).")
+    ] = "related"
     scenes: Annotated[int, typer.Option("--scenes", help="How many packaged scenes.")] = 500
     limit: Annotated[
         int | None, typer.Option("--limit", help="Only the first N samples (those of one image come together).")

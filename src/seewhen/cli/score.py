@@ -116,16 +116,25 @@ def amber(
     data: Annotated[Path, typer.Option("--data", help="Folder with AMBER's queries and annotations.")],
     parser: Annotated[str, typer.Option("--parser", help="literal (as published) or strict.")] = "literal",
     lemmatizer: LemmatizerName = "offline",
+    similarity: Annotated[
+        str,
+        typer.Option(
+            "--similarity", help="related (AMBER's list), spacy (its large English model) or spacy:MODEL."
+        ),
+    ] = "related",
     rows: RowsFile = None,
     as_json: AsJson = False,
 ) -> None:
     """AMBER: records with id and response, of the generative task, the discriminative one, or both.
 
     seewhen score amber --data AMBER/data --answers mine.json
+
+    seewhen score amber --data AMBER/data --answers mine.json --lemmatizer nltk --similarity spacy
     """
     from seewhen.bench.amber import load_amber, load_answers
 
-    _show(load_amber(data, lemmatizer, parser).score(load_answers(answers)), rows, as_json)
+    benchmark = load_amber(data, lemmatizer, parser, similarity)
+    _show(benchmark.score(load_answers(answers)), rows, as_json)
 
 
 def _show(score: Score, rows: Path | None, as_json: bool) -> None:

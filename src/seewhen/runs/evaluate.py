@@ -45,6 +45,7 @@ class Ask:
     style: str | None = None
     parser: str | None = None
     lemmatizer: str = "offline"
+    similarity: str = "related"
     image_list: str | None = None
     images: str | None = None  # folder of the pictures; the data folder unless said
     scenes: int = 500
@@ -72,6 +73,7 @@ class Ask:
             split=self.split,
             parser=self.parser,
             lemmatizer=self.lemmatizer,
+            similarity=self.similarity,
             images=self.image_list,
             scenes=self.scenes,
         )
