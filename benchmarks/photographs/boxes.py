@@ -1,4 +1,4 @@
-"""Where objects are: boxes of the annotated photographs, from COCO's JSON or YOLO's text files in git repositories."""
+"""Where objects are: boxes of the annotated photographs, from COCO's JSON or YOLO's text files."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from photographs import photos
 
 # YOLO files number the 80 categories in COCO's order, not in the table's alphabetical one.
 COCO = (  # noqa: SIM905
-    "person,bicycle,car,motorcycle,airplane,bus,train,truck,boat,traffic light,fire hydrant,stop sign,parking meter,"
-    "bench,bird,cat,dog,horse,sheep,cow,elephant,bear,zebra,giraffe,backpack,umbrella,handbag,tie,suitcase,frisbee,"
-    "skis,snowboard,sports ball,kite,baseball bat,baseball glove,skateboard,surfboard,tennis racket,bottle,wine glass,"
-    "cup,fork,knife,spoon,bowl,banana,apple,sandwich,orange,broccoli,carrot,hot dog,pizza,donut,cake,chair,couch,"
-    "potted plant,bed,dining table,toilet,tv,laptop,mouse,remote,keyboard,cell phone,microwave,oven,toaster,sink,"
-    "refrigerator,book,clock,vase,scissors,teddy bear,hair drier,toothbrush"
+    "person,bicycle,car,motorcycle,airplane,bus,train,truck,boat,traffic light,fire hydrant,stop sign,"
+    "parking meter,bench,bird,cat,dog,horse,sheep,cow,elephant,bear,zebra,giraffe,backpack,umbrella,"
+    "handbag,tie,suitcase,frisbee,skis,snowboard,sports ball,kite,baseball bat,baseball glove,skateboard,"
+    "surfboard,tennis racket,bottle,wine glass,cup,fork,knife,spoon,bowl,banana,apple,sandwich,orange,"
+    "broccoli,carrot,hot dog,pizza,donut,cake,chair,couch,potted plant,bed,dining table,toilet,tv,laptop,"
+    "mouse,remote,keyboard,cell phone,microwave,oven,toaster,sink,refrigerator,book,clock,vase,scissors,"
+    "teddy bear,hair drier,toothbrush"
 ).split(",")
 
 Boxes = dict[str, list[tuple[str, float, float, float, float]]]

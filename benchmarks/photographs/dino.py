@@ -17,10 +17,9 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import Dinov2Config, Dinov2Model
 
-from seewhen.errors import InvalidInput
-
 from photographs.int8 import load_int8, save_int8
 from photographs.photos import SIDE
+from seewhen.errors import InvalidInput
 
 PATCH = 14
 _SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "image_size", "patch_size")

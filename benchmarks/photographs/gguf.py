@@ -1,5 +1,7 @@
-"""Reads GGUF files of Llama models: header, metadata, and tensors in F32, F16, Q4_1 and Q8_0 (the format is public:
-github.com/ggml-org/ggml, docs/gguf.md). Few lines instead of one more dependency."""
+"""Reads GGUF files of Llama models: header, metadata, and tensors in F32, F16, Q4_1 and Q8_0.
+
+The format is public (github.com/ggml-org/ggml, docs/gguf.md); a few lines spare one more dependency.
+"""
 
 from __future__ import annotations
 

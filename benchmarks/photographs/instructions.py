@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import torch
 from photographs.texts import Turn
 
 TOPICS = (  # noqa: SIM905
-    "bread,volcanoes,the moon,photosynthesis,bicycles,chess,rain,tea,libraries,elephants,the French Revolution,gravity,"
-    "honey bees,jazz,recycling,the human heart,maps,winter,mountains,good sleep,public parks,computers,friendship,"
-    "painting,rivers,running,soup,the alphabet,trains,money,vaccines,deserts,gardening,history,oceans,clouds,stars,"
-    "music lessons,small towns,reading"
+    "bread,volcanoes,the moon,photosynthesis,bicycles,chess,rain,tea,libraries,elephants,the French Revolution,"
+    "gravity,honey bees,jazz,recycling,the human heart,maps,winter,mountains,good sleep,public parks,computers,"
+    "friendship,painting,rivers,running,soup,the alphabet,trains,money,vaccines,deserts,gardening,history,oceans,clouds,"
+    "stars,music lessons,small towns,reading"
 ).split(",")
 FORMS = (
     "Explain {} in two sentences.",
@@ -57,11 +58,11 @@ def answer_all(language: Any, tokenizer: Any, asked: list[str], tokens: int, bat
     return turns
 
 
-def load_or_make(path: Path, language: Any, tokenizer: Any, tokens: int = 160, rounds: int = 3) -> list[Turn]:
-    """From a file of JSON lines, or made now and kept there."""
+def load_or_make(path: Path, language: Any, tokenizer: Any, count: int, tokens: int) -> list[Turn]:
+    """From a file of JSON lines, or made now and kept there: `count` prompts, over and over if need be."""
     if not path.is_file():
         torch.manual_seed(0)
-        turns = answer_all(language, tokenizer, prompts() * rounds, tokens)
+        turns = answer_all(language, tokenizer, list(islice(cycle(prompts()), count)), tokens)
         lines = [json.dumps({"prompt": prompt, "answer": answer}) for prompt, answer in turns]
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     records = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]

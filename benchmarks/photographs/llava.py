@@ -1,4 +1,4 @@
-"""The whole model: tower, projector and language model as one `LlavaForConditionalGeneration`, with its processor."""
+"""The whole model as one `LlavaForConditionalGeneration`, with its processor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One training loop for all stages: AdamW, warm-up, cosine decay by steps or by the clock, log lines, checkpoints."""
+"""One training loop for all stages: AdamW, cosine decay by steps or by the clock, log lines, checkpoints."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from seewhen.atomic import replacing
-
 from photographs.recipe import Stage
+from seewhen.atomic import replacing
 
 WARM_UP = 0.03  # share of the stage
 
@@ -78,6 +77,7 @@ def train(
     began = kept = time.monotonic()
     checking = 0.0  # seconds spent on looks at the validation photographs do not count
     sums: dict[str, Tensor] = {}
+    step = first
     for step in range(first, stage.steps):
         if check and step % check_every == 0:
             start = time.monotonic()
@@ -105,4 +105,4 @@ def train(
             keep(step + 1)
             kept = time.monotonic()
     if check:
-        check(stage.steps)
+        check(step + 1)

@@ -1,4 +1,4 @@
-"""Low-rank updates of a language model's matrices: trained beside the frozen weights, merged into them at the end."""
+"""Low-rank updates of a language model's matrices: trained beside the frozen weights, merged at the end."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Any
 from seewhen.atomic import replacing
 from seewhen.errors import InvalidInput, SeewhenError
 
-PIECE_BYTES = 25 << 20
+PIECE_BYTES = 26 << 20
 MANIFEST = "pieces.json"
 
 
@@ -24,26 +24,28 @@ def checksum(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def cut(store: Path) -> dict[str, Any]:
-    """Lists every file of the store; those too large for one piece are cut into `store/cut`."""
-    folder = store / "cut"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+def cut(store: Path, out: Path, limit: int = PIECE_BYTES) -> dict[str, Any]:
+    """Lists every file of the store; small ones are copied to `out`, large ones cut into it."""
+    out.mkdir(parents=True, exist_ok=True)
     files: dict[str, Any] = {}
-    for path in sorted(p for p in store.iterdir() if p.is_file() and p.name != MANIFEST):
+    for path in sorted(p for p in store.iterdir() if p.is_file() and not p.name.startswith(".")):
+        if path.name == MANIFEST:
+            continue
         entry: dict[str, Any] = {"sha256": checksum(path), "bytes": path.stat().st_size}
-        if entry["bytes"] > PIECE_BYTES + (1 << 20):
-            entry["pieces"] = _cut_one(path, folder)
+        if entry["bytes"] > limit:
+            entry["pieces"] = _cut_one(path, out, limit)
+        else:
+            shutil.copyfile(path, out / path.name)
         files[path.name] = entry
-    with replacing(store / MANIFEST) as name:
+    with replacing(out / MANIFEST) as name:
         Path(name).write_text(json.dumps(files, indent=1) + "\n", encoding="utf-8")
     return files
 
 
-def _cut_one(path: Path, folder: Path) -> dict[str, str]:
+def _cut_one(path: Path, folder: Path, limit: int) -> dict[str, str]:
     names = {}
     with path.open("rb") as stream:
-        for number, content in enumerate(iter(lambda: stream.read(PIECE_BYTES), b"")):
+        for number, content in enumerate(iter(lambda: stream.read(limit), b"")):
             part = folder / f"{path.name}.{number:02d}"
             part.write_bytes(content)
             names[part.name] = checksum(part)
@@ -65,7 +67,10 @@ def receive(folder: Path, store: Path) -> list[str]:
         if path.name in known:
             if checksum(path) != known[path.name]:
                 raise InvalidInput(f"{path.name} arrived damaged.", "Send it again.")
-            shutil.move(path, store / path.name)
+            # Elsewhere first: whoever watches the store never sees half a file.
+            waiting = store / f".{path.name}"
+            shutil.move(path, waiting)
+            waiting.replace(store / path.name)
     for name, entry in files.items():
         _join(store, name, entry)
     return [
@@ -91,13 +96,17 @@ def _join(store: Path, name: str, entry: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    if len(sys.argv) != 4 or sys.argv[1] != "receive":
-        sys.exit("usage: python -m photographs.pieces receive FOLDER STORE")
-    try:
-        missing = receive(Path(sys.argv[2]), Path(sys.argv[3]))
-    except SeewhenError as error:
-        sys.exit(f"error: {error}")
-    print("all there" if not missing else f"still missing: {' '.join(missing)}")
+    match sys.argv[1:]:
+        case ["cut", store, out, mib]:
+            cut(Path(store), Path(out), int(mib) << 20)
+        case ["receive", folder, store]:
+            try:
+                missing = receive(Path(folder), Path(store))
+            except SeewhenError as error:
+                sys.exit(f"error: {error}")
+            print("all there" if not missing else f"still missing: {' '.join(missing)}")
+        case _:
+            sys.exit(__doc__)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
     python -m photographs.prepare holdout --data DATA --photographs REPO --annotated REPO...
     python -m photographs.prepare photographs --data DATA --photographs REPO --annotated REPO... --out STORE
     python -m photographs.prepare tower --onnx vit_s_focus.onnx --out STORE
-    python -m photographs.prepare pieces --gguf SmolLM2.gguf --data DATA --out STORE
+    python -m photographs.prepare pieces --gguf SmolLM2.gguf --data DATA --out STORE --pieces PIECES
 
 REPO is a clone (its git directory is enough). README.md says where all of it comes from. STORE then holds what
-`python -m photographs` trains from, and `pieces.json`, by which a copy elsewhere is checked.
+`python -m photographs` trains from; PIECES holds it cut for the way to another machine, with checksums.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from seewhen.errors import SeewhenError
-
 from photographs import boxes, dino, holdout, photos, pieces
+from seewhen.errors import SeewhenError
 
 TRAIN_QUALITY, TEST_QUALITY = 20, 80
 SHARD_BYTES = 25 << 20
@@ -82,7 +81,7 @@ def make_pieces(options: argparse.Namespace) -> None:
         name = f"coco_pope_{kind}.json"
         shutil.copyfile(options.data / "pope" / name, options.out / name)
     shutil.copyfile(options.gguf, options.out / "smollm2.gguf")
-    pieces.cut(options.out)
+    pieces.cut(options.out, options.pieces)
 
 
 def main() -> None:
@@ -107,6 +106,7 @@ def main() -> None:
     command.add_argument("--gguf", type=Path, required=True)
     command.add_argument("--data", type=Path, required=True)
     command.add_argument("--out", type=Path, default=Path("store"))
+    command.add_argument("--pieces", type=Path, default=Path("pieces"))
     options = parser.parse_args()
     try:
         options.work(options)

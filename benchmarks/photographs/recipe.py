@@ -39,13 +39,15 @@ class Projector(Stage):
 
 @dataclass(frozen=True)
 class FineTune(Stage):
-    """LoRA of the language model with the projector. Shares of the batch: descriptions, text-only; rest questions."""
+    """LoRA with the projector. Shares of the batch: descriptions, text without image; the rest are questions."""
 
     rank: int = 32
     describe: float = 0.4
     text_only: float = 0.1
     align: float = 0.1
     questions: int = 6  # turns in one conversation about one photograph
+    texts: int = 960  # prompts that the language model answers by itself first, and the length of its answers
+    text_tokens: int = 160
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ class Recipe:
     projector: Projector = field(default_factory=lambda: Projector(500, 128, 2e-3, 1.5))
     finetune: FineTune = field(default_factory=lambda: FineTune(2400, 128, 6e-4, 6.0))
     seed: int = 0
-    check_every: int = 400  # steps between looks at the validation photographs
-    checked: int = 200  # photographs looked at
+    check_every: int = 600  # steps between looks at the validation photographs
+    checked: int = 300  # photographs the talking model is asked about then; the tower's precision is over all
 
 
 _STAGES = {"tower": Tower, "projector": Projector, "finetune": FineTune}

@@ -1,7 +1,7 @@
 """What is said about a photograph of which only the set of objects is known: descriptions, questions, answers.
 
-Everything comes from the objects alone, so nothing is said about colours, numbers or doings. Negative questions are
-drawn from statistics of the training photographs.
+Everything comes from the objects alone, so nothing is said about colours, numbers or doings. Questions about what
+is absent are drawn from statistics of the training photographs.
 """
 
 from __future__ import annotations
@@ -40,8 +40,12 @@ _ASK = (
     ("Is {} visible in the image?", 1),
     ("Does this photo show {}?", 1),
 )
-_SHORT = (" Please answer this question with one word.", " Please answer yes or no.", " Please just answer yes or no.",
-          "\nAnswer the question using a single word or phrase.")  # fmt: skip
+_SHORT = (
+    " Please answer this question with one word.",
+    " Please answer yes or no.",
+    " Please just answer yes or no.",
+    "\nAnswer the question using a single word or phrase.",
+)
 
 _OPEN_ONE = (
     "The image shows {a}.",

@@ -1,7 +1,7 @@
 """Stage one: the tower learns COCO's objects, patch by patch.
 
-Each patch scores each object; an image's score is a smooth maximum over its patches. So what the image shows must be
-found somewhere in it, and the patches become local evidence, which is what the language model will read.
+Each patch scores each object; an image's score is a smooth maximum over its patches. So what the image shows must
+be found somewhere in it, and the patches become local evidence, which is what the language model will read.
 """
 
 from __future__ import annotations
