@@ -10,15 +10,31 @@ from pathlib import Path
 
 
 @contextmanager
-def replacing(target: Path) -> Iterator[str]:
-    """The name of a temporary file that takes the target's place when it is whole."""
+def replacing(target: Path, *, durable: bool = False) -> Iterator[str]:
+    """The name of a temporary file that takes the target's place when it is whole.
+
+    With `durable` it is on disk, name and content, when the context ends: it outlives a power cut.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     os.close(handle)
     try:
         yield name
         os.chmod(name, 0o644)  # temporary files are made for their owner alone
+        if durable:
+            sync(Path(name))
         os.replace(name, target)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+    if durable:
+        sync(target.parent)
+
+
+def sync(path: Path) -> None:
+    """Force a file's content, or a directory's names, to disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from seewhen.atomic import replacing
+
 if TYPE_CHECKING:
     from seewhen.bench.base import Score
 
@@ -152,9 +154,8 @@ def _show(score: Score, rows: Path | None, as_json: bool) -> None:
 
 def _write_rows(score: Score, path: Path) -> None:
     lines = (json.dumps(row, ensure_ascii=False) for row in score.to_json()["rows"])
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    partial.replace(path)  # a reader never sees half a file
+    with replacing(path) as partial:
+        Path(partial).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _print_table(score: Score) -> None:

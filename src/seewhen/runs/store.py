@@ -14,13 +14,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from seewhen.atomic import replacing, sync
 from seewhen.errors import InvalidInput, SeewhenError
 
 FORMAT = 1
@@ -78,28 +78,9 @@ class Record:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replaces a file in one step: readers see the old content or the new, never a part."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    _sync_directory(path.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    """A new name is only durable once its directory is on disk as well."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    """Replaces a file in one step, on disk when it returns: readers see the old content or the new, no part."""
+    with replacing(path, durable=True) as partial:
+        Path(partial).write_text(text, encoding="utf-8")
 
 
 def to_json(value: Any) -> str:
@@ -197,7 +178,7 @@ class RunStore:
                 samples.truncate(whole)
                 samples.seek(whole)
             os.fsync(samples.fileno())
-            _sync_directory(path)
+            sync(path)  # a new name is only durable once its directory is on disk as well
         except BaseException:
             lock.close()
             raise

@@ -13,13 +13,13 @@ transformers 5.x applies a registered list of transforms to every checkpoint key
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.core_model_loading import Chunk, WeightConverter, WeightRenaming
 
+from seewhen.atomic import replacing
 from seewhen.models.qwen_vl.configuration import QwenVLConfig, published_config
 
 if TYPE_CHECKING:
@@ -77,6 +77,5 @@ def save_original(
     directory = Path(directory)
     # transformers reverses the registered transforms, so the weights come out under the published names.
     model.save_pretrained(directory, max_shard_size=max_shard_size, save_original_format=True)
-    temporary = directory / "config.json.tmp"
-    temporary.write_text(json.dumps(published_config(model.config), indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, directory / "config.json")
+    with replacing(directory / "config.json") as partial:
+        Path(partial).write_text(json.dumps(published_config(model.config), indent=2) + "\n", encoding="utf-8")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from seewhen.atomic import replacing
 from seewhen.errors import InvalidInput
 
 VOCABULARY_FILE = "qwen.tiktoken"
@@ -139,7 +139,6 @@ class QWenTokenizer(PreTrainedTokenizerFast):
         )
         name = f"{filename_prefix}-{VOCABULARY_FILE}" if filename_prefix else VOCABULARY_FILE
         path = Path(save_directory) / name
-        temporary = path.with_name(path.name + ".tmp")
-        temporary.write_text("".join(lines), encoding="ascii")
-        os.replace(temporary, path)
+        with replacing(path) as partial:
+            Path(partial).write_text("".join(lines), encoding="ascii")
         return (str(path),)
