@@ -20,7 +20,7 @@ CASES = [
         "top_p": 0.9,
         "seed": k,
         "n": 1 + k % 2,
-        "extra_body": {"seewhen": {"method": ("cai", "vcd")[k % 4 == 0]}},
+        "extra_body": {"seewhen": {"method": ("cai", "vcd", "regular")[k % 3]}},
     }
     for k in range(16)
 ]
@@ -68,3 +68,47 @@ def test_short_answers_do_not_wait_for_long_ones(serving: Callable[..., Any], st
             list(pool.map(one, [100, 2]))
         assert batches(server) == (1, 2)
     assert done == [2, 100]
+
+
+def test_regular_rides_with_a_method_that_tilts(serving: Callable[..., Any]) -> None:
+    """One batch with two methods; each answer is what it is alone, and says of itself what its own method did."""
+    tilting = {"method": "cai", "parameters": {"start_layer": 1, "threshold": 0.0, "strength": 3.0}}
+    cases = [
+        {"messages": question("w5 w6", k), "max_tokens": 12, "temperature": 0, "extra_body": {"seewhen": asked}}
+        for k in range(3)
+        for asked in (tilting, {"method": "regular"})
+    ]
+    with serving(limits=Limits(n=1, batch_rows=1)) as alone:
+        single = [ask(alone, case) for case in cases]
+    assert single[0::2] != single[1::2], "the method changes something"
+    with serving(limits=Limits(n=1, batch_rows=6, batch_wait_ms=10_000)) as server:  # waits for all six
+
+        def one(case: dict) -> Any:
+            return server.client().chat.completions.create(model=MODEL, **case)
+
+        with ThreadPoolExecutor(6) as pool:
+            answers = list(pool.map(one, cases))
+        assert batches(server) == (1, 6)
+    assert [[answer.choices[0].message.content] for answer in answers] == single
+    for answer, case in zip(answers, cases, strict=True):
+        asked = case["extra_body"]["seewhen"]["method"]
+        assert answer.seewhen["method"]["method"] == asked and answer.seewhen["notes"] == []
+        fired = answer.choices[0].seewhen["fired"]
+        assert fired == (None if asked == "regular" else {"tokens": 12, "of": 12})
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"method": "regular"}, {"method": "vcd"}),  # it has rows of its own
+        ({"method": "cai"}, {"method": "cai", "parameters": {"strength": 2.0}}),
+        ({"method": "regular", "trace": True}, {"method": "cai", "trace": True}),
+    ],
+)
+def test_others_do_not_share(serving: Callable[..., Any], first: dict, second: dict) -> None:
+    with serving(limits=Limits(n=1, batch_rows=2, batch_wait_ms=10_000)) as server:
+        options = {"messages": question("w5 w6", 1), "max_tokens": 2, "temperature": 0}
+        cases = [{**options, "extra_body": {"seewhen": asked}} for asked in (first, second)]
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda case: ask(server, case), cases))
+        assert batches(server) == (2, 2)

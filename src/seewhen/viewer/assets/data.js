@@ -34,7 +34,8 @@ function extremes(values) {
   return { low, high };
 }
 
-// The map of one token: {values, low, high, diverging} or null with the reason in `why`.
+// The map of one token: {values, low, high, diverging} or null with the reason in `why`. With `own`, its scale is
+// that of what is drawn of it.
 function mapOf(answer, token, kind, layer) {
   const maps = answer.maps;
   if (!maps) return { values: null, why: "This answer has no maps (beam search, or a loop of its own)." };
@@ -44,7 +45,7 @@ function mapOf(answer, token, kind, layer) {
     const kept = evident ? maps.similarity : maps.relevance;
     if (!kept || !kept[token] || !kept[token].bytes) return { values: null, why: "This was not recorded." };
     const values = unpack(kept[token]);
-    return { values, name: evident ? MAPS.evidence : MAPS.weights, ...extremes(values) };
+    return { values, name: evident ? MAPS.evidence : MAPS.weights, own: true, ...extremes(values) };
   }
   const attention = (name) => {
     const index = layer === "mean" ? -1 : maps.attention_layers.indexOf(Number(layer));

@@ -166,9 +166,9 @@ async function start() {
     at("model-control").hidden = models.data.length < 2;
     at("max-tokens").max = models.data[0].seewhen.trace_tokens;
     chooser.known = methods.data;
-    const usualMethod = models.data[0].seewhen.default_method.method;
+    const own = models.data[0].seewhen.default_method;
     addMethod("regular");
-    if (usualMethod !== "regular" && methodNamed(usualMethod)) addMethod(usualMethod);
+    if (own.method !== "regular" && methodNamed(own.method)) addMethod(own.method, departures(own));
     at("status").textContent = `${models.data.map((model) => model.id).join(", ")}: ready.`;
     await showScenes();
   } catch (error) {

@@ -13,7 +13,8 @@ function usual(method, preset, parameter) {
   return parameter.name in values ? values[parameter.name] : parameter.default;
 }
 
-function addMethod(id) {
+// `changed`: parameters that do not start from the preset's values (those of the server's own default method).
+function addMethod(id, changed = {}) {
   const number = chooser.numbers++;
   const box = element("div", { class: "method", role: "group" });
   const row = { box, method: null, preset: "", changed: {} };
@@ -35,7 +36,7 @@ function addMethod(id) {
   };
   name.field.addEventListener("change", () => {
     row.method = methodNamed(name.field.value);
-    row.preset = ""; row.changed = {};
+    row.preset = ""; row.changed = changed; changed = {};
     box.setAttribute("aria-label", `Method ${row.method.id}`);
     remove.setAttribute("aria-label", `Remove ${row.method.id}`);
     summary.textContent = row.method.summary;
@@ -75,7 +76,8 @@ function parameterField(row, parameter, number) {
   const id = `p-${number}-${parameter.name}`;
   const shown = parameter.name.replaceAll("_", " ");
   const start = usual(row.method, row.preset, parameter);
-  const title = element("label", { class: "name", for: id }, shown);
+  const now = parameter.name in row.changed ? row.changed[parameter.name] : start;
+  const title = element("label", { class: parameter.name in row.changed ? "name changed" : "name", for: id }, shown);
   const set = (value) => {
     if (value === start) delete row.changed[parameter.name]; else row.changed[parameter.name] = value;
     title.classList.toggle("changed", parameter.name in row.changed);
@@ -86,22 +88,22 @@ function parameterField(row, parameter, number) {
   if (words.length) {
     const field = element("select", { id });
     field.append(...words.map((word) => element("option", { value: word }, word)));
-    field.value = start;
+    field.value = now;
     field.addEventListener("change", () => set(field.value));
     box.append(title, field);
   } else if (kinds.includes("boolean")) {
     const field = element("input", { id, type: "checkbox" });
-    field.checked = start;
+    field.checked = now;
     field.addEventListener("change", () => set(field.checked));
     box.append(title, field);
   } else {
-    numberField(box, title, id, shown, parameter, start, set);
+    numberField(box, title, id, shown, parameter, now, set);
   }
   return box;
 }
 
 // A slider with a number beside it, for what the slider does not reach; empty is "none", where that is allowed.
-function numberField(box, title, id, shown, parameter, start, set) {
+function numberField(box, title, id, shown, parameter, now, set) {
   const range = parameter.range || {}, none = parameter.type.includes("null");
   const step = range.step || (parameter.type.includes("number") ? "any" : 1);
   const field = element("input", { id, type: "number", step: step === 1 ? 1 : "any", placeholder: none ? "none" : "" });
@@ -109,16 +111,24 @@ function numberField(box, title, id, shown, parameter, start, set) {
   const slider = element("input", { type: "range", "aria-label": `${shown}, slider`, step });
   slider.hidden = !parameter.range;
   if (parameter.range) {
-    slider.min = range.min; slider.max = Math.max(range.max, start ?? range.max);
-    slider.value = start ?? range.min;
+    slider.min = range.min; slider.max = Math.max(range.max, now ?? range.max);
+    slider.value = now ?? range.min;
   }
-  field.value = start === null ? "" : Number(start.toPrecision(6));
+  field.value = now === null ? "" : Number(now.toPrecision(6));
   field.addEventListener("input", () => {
     if (field.value !== "") slider.value = field.value;
     set(field.value === "" ? null : Number(field.value));
   });
   slider.addEventListener("input", () => { field.value = Number(slider.valueAsNumber.toPrecision(6)); set(Number(field.value)); });
   box.append(title, slider, field);
+}
+
+// The parameters of a method that are not its class's own.
+function departures(described) {
+  const method = methodNamed(described.method);
+  const own = (method ? method.parameters : []).filter(({ name }) => name in described.parameters);
+  const far = own.filter(({ name, default: usually }) => described.parameters[name] !== usually);
+  return Object.fromEntries(far.map(({ name }) => [name, described.parameters[name]]));
 }
 
 // What is asked of the server, and what it is called on the page.

@@ -146,8 +146,8 @@ function showWord(answer, word) {
 function showMap(answer, word) {
   const attends = state.kind === "before" || state.kind === "after" || state.kind === "change";
   at("layer-control").hidden = !attends;
-  const map = mapOf(answer, state.token, state.kind, state.layer);
   const grids = (answer.maps && answer.maps.grids) || [];
+  const map = rescaled(mapOf(answer, state.token, state.kind, state.layer), grids, DATA.images.length);
   const peak = strongest(map, grids, DATA.images.length);
   let note = map.values ? `${map.name || MAPS[state.kind]} “${word.text.trim()}”` : map.why;
   if (map.values && grids.length && grids.every((grid) => grid.kind === "queries")) {

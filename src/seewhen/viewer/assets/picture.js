@@ -34,21 +34,28 @@ function valueAt(map, grid, row, column) {
   return map.values[grid.start + row * grid.stride + column];
 }
 
-// Where a map is strongest among the grids of all pictures; null without values or places.
-function strongest(map, grids, count) {
-  if (!map.values) return null;
-  let peak = null;
-  for (const grid of grids) {
-    const frame = grid.kind === "frame";
-    if (grid.image >= count || (!frame && !placedGrids(grids, grid.image, null).includes(grid))) continue;
+// Every place of a map that can be drawn, as {value, grid, row, column}: of a video all frames.
+function* places(map, grids, count) {
+  for (const grid of map.values ? grids : []) {
+    const drawn = grid.kind === "frame" || placedGrids(grids, grid.image, null).includes(grid);
+    if (grid.image >= count || !drawn) continue;
     for (let row = 0; row < grid.height; row++) {
-      for (let column = 0; column < grid.width; column++) {
-        const value = valueAt(map, grid, row, column);
-        if (peak === null || value > peak.value) peak = { value, grid, row, column };
-      }
+      for (let column = 0; column < grid.width; column++) yield { value: valueAt(map, grid, row, column), grid, row, column };
     }
   }
+}
+
+// Where a map is strongest among the grids of all pictures; null without values or places.
+function strongest(map, grids, count) {
+  let peak = null;
+  for (const place of places(map, grids, count)) if (peak === null || place.value > peak.value) peak = place;
   return peak;
+}
+
+// The scale of what is drawn: thumbnails and tokens between rows do not count.
+function rescaled(map, grids, count) {
+  const drawn = map.own ? [...places(map, grids, count)].map((place) => place.value) : [];
+  return drawn.length ? { ...map, ...extremes(drawn) } : map;
 }
 
 function drawMap(canvas, picture, grids, image, map, look, peak) {
