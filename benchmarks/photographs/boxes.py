@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +20,8 @@ COCO = (  # noqa: SIM905
     "teddy bear,hair drier,toothbrush"
 ).split(",")
 
-Boxes = dict[str, list[tuple[str, float, float, float, float]]]
+Box = tuple[str, float, float, float, float]
+Boxes = dict[str, list[Box]]
 
 
 def collect(repositories: Sequence[Path]) -> Boxes:
@@ -39,8 +41,6 @@ def collect(repositories: Sequence[Path]) -> Boxes:
 
 
 def _files(repository: Path) -> dict[str, str]:
-    import subprocess
-
     command = ["git", "-C", str(repository), "ls-tree", "-r", "HEAD"]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     return {line.partition("\t")[2]: line.split()[2] for line in lines}
@@ -55,16 +55,20 @@ def _from_coco(content: dict) -> Boxes:
             continue
         width, height = sizes[annotation["image_id"]]
         x, y, w, h = annotation["bbox"]
-        box = (x / width, y / height, (x + w) / width, (y + h) / height)
-        found[str(annotation["image_id"])].append((names[annotation["category_id"]], *(round(v, 4) for v in box)))
+        thing = names[annotation["category_id"]]
+        box = _box(thing, x / width, y / height, (x + w) / width, (y + h) / height)
+        found[str(annotation["image_id"])].append(box)
     return found
 
 
-def _from_yolo(text: str) -> list[tuple[str, float, float, float, float]]:
-    found = []
+def _from_yolo(text: str) -> list[Box]:
+    found: list[Box] = []
     for line in text.splitlines():
         kind, *numbers = line.split()
         x, y, w, h = map(float, numbers)
-        box = (x - w / 2, y - h / 2, x + w / 2, y + h / 2)
-        found.append((COCO[int(kind)], *(round(v, 4) for v in box)))
+        found.append(_box(COCO[int(kind)], x - w / 2, y - h / 2, x + w / 2, y + h / 2))
     return found
+
+
+def _box(thing: str, left: float, top: float, right: float, bottom: float) -> Box:
+    return thing, round(left, 4), round(top, 4), round(right, 4), round(bottom, 4)

@@ -14,8 +14,8 @@ from photographs.texts import Turn
 TOPICS = (  # noqa: SIM905
     "bread,volcanoes,the moon,photosynthesis,bicycles,chess,rain,tea,libraries,elephants,the French Revolution,"
     "gravity,honey bees,jazz,recycling,the human heart,maps,winter,mountains,good sleep,public parks,computers,"
-    "friendship,painting,rivers,running,soup,the alphabet,trains,money,vaccines,deserts,gardening,history,oceans,clouds,"
-    "stars,music lessons,small towns,reading"
+    "friendship,painting,rivers,running,soup,the alphabet,trains,money,vaccines,deserts,gardening,history,"
+    "oceans,clouds,stars,music lessons,small towns,reading"
 ).split(",")
 FORMS = (
     "Explain {} in two sentences.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -87,7 +88,7 @@ def save(model: LlavaForConditionalGeneration, processor: LlavaProcessor, folder
     processor.save_pretrained(folder)
 
 
-def begin_projector(projector: nn.Module, mean: torch.Tensor, spread: torch.Tensor, target: float) -> None:
+def begin_projector(projector: Any, mean: torch.Tensor, spread: torch.Tensor, target: float) -> None:
     """Start where the language model can listen: features brought to mean 0 and spread 1 by the first layer,
     output vectors as long as word embeddings are (`target`, root mean square)."""
     with torch.no_grad():

@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 
 from safetensors import safe_open
+from torch import Tensor
 from transformers import Dinov2Config, Dinov2Model
 
 from photographs import dino, language, llava, lora
@@ -40,7 +41,7 @@ def build(packed: Path, gguf: Path, folder: Path) -> None:
     """A checkpoint directory that transformers and `seewhen --model` load."""
     weights = load_int8(packed)
 
-    def under(start: str) -> dict:
+    def under(start: str) -> dict[str, Tensor]:
         return {n.removeprefix(start): t for n, t in weights.items() if n.startswith(start)}
 
     with safe_open(packed, "pt") as file:

@@ -16,6 +16,7 @@ from photographs import checks, dino, holdout, instructions, language, llava, lo
 from photographs.loop import Log, load_weights, save_weights
 from photographs.photos import Photos, load_photos
 from photographs.recipe import Recipe
+from photographs.tower import Scores
 from seewhen.errors import InvalidInput
 
 STAGES = ("tower", "projector", "finetune")
@@ -81,9 +82,9 @@ class Run:
         return dino.load_tower(self.place.store / "dinov2-small.int8.safetensors").to(self.place.device)
 
     @cached_property
-    def scores(self) -> tower.Scores:
+    def scores(self) -> Scores:
         width = self.tower.config.hidden_size
-        return tower.Scores(width, len(self.categories)).to(self.place.device)
+        return Scores(width, len(self.categories)).to(self.place.device)
 
     @cached_property
     def spoken(self) -> tuple[Any, Any]:
@@ -175,11 +176,14 @@ def _tower_weights(run: Run) -> dict[str, Tensor]:
     return whole | {f"scores.{n}": t.detach() for n, t in run.scores.state_dict().items()}
 
 
+def under(start: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Those whose names start so, without that start."""
+    return {name.removeprefix(start): t for name, t in weights.items() if name.startswith(start)}
+
+
 def _fill_tower(run: Run, weights: dict[str, Tensor]) -> None:
-    dino.fill(run.tower, {n.removeprefix("tower."): t for n, t in weights.items() if n.startswith("tower.")})
-    run.scores.load_state_dict(
-        {n.removeprefix("scores."): t for n, t in weights.items() if n.startswith("scores.")}
-    )
+    dino.fill(run.tower, under("tower.", weights))
+    run.scores.load_state_dict(under("scores.", weights))
 
 
 @torch.inference_mode()
@@ -188,7 +192,7 @@ def see(run: Run, pixels: Tensor, mirrored: bool, batch: int = 512) -> tuple[Ten
     found, scored = [], []
     for part in pixels.split(batch):
         part = part.flip(2) if mirrored else part
-        with torch.autocast(run.place.device, torch.bfloat16, enabled=run.place.device == "cuda"):
+        with tower.half(run.place.device):
             features = tower.features(run.tower, tower.normalised(part))
             scored.append(tower.pooled(run.scores(features), run.recipe.tower.sharpness))
         found.append(features.to(run.place.dtype))
@@ -229,9 +233,10 @@ def prepare_talk(run: Run) -> Talk:
     speaker = speaking.Speaker(model, tokenizer, seen)
     names = speaking.name_vectors(model, tokenizer, run.categories)
     known = texts.statistics(run.categories, (photo.things for photo in photos))
-    exam_features, exam_scores = see(run, run.validation.pixels, mirrored=False)
-    shown = {str(n): frozenset(run.categories[i] for i in run.objects[n]) for n in run.validation.numbers.tolist()}
-    run.log(note="features", photographs=len(photos), **_tower_facts(run, exam_scores))
+    asked = run.validation.numbers[: run.recipe.checked].tolist()
+    exam_features, _ = see(run, run.validation.pixels[: len(asked)], mirrored=False)
+    shown = {str(n): frozenset(run.categories[i] for i in run.objects[n]) for n in asked}
+    run.log(note="features", photographs=len(photos))
     talk = Talk(
         speaker, speaking.Alignment(names).to(run.place.device), photos, known, checks.Exam(exam_features, shown)
     )
@@ -246,11 +251,6 @@ def prepare_talk(run: Run) -> Talk:
     return talk
 
 
-def _tower_facts(run: Run, scores: Tensor) -> dict[str, float]:
-    precision = tower.average_precision(scores, run.labels(run.validation.numbers))
-    return {"validation_map": round(float(precision.nanmean()), 4)}
-
-
 def talk_weights(talk: Talk) -> dict[str, Tensor]:
     model = talk.speaker.model.model
     found = {f"projector.{n}": t for n, t in model.multi_modal_projector.state_dict().items()}
@@ -259,14 +259,11 @@ def talk_weights(talk: Talk) -> dict[str, Tensor]:
 
 
 def fill_talk(talk: Talk, weights: dict[str, Tensor]) -> None:
-    def under(start: str) -> dict[str, Tensor]:
-        return {n.removeprefix(start): t for n, t in weights.items() if n.startswith(start)}
-
     model = talk.speaker.model.model
-    model.multi_modal_projector.load_state_dict(under("projector."))
-    talk.alignment.load_state_dict(under("alignment."))
-    if under("lora."):
-        lora.set_updates(model.language_model.layers, under("lora."))
+    model.multi_modal_projector.load_state_dict(under("projector.", weights))
+    talk.alignment.load_state_dict(under("alignment.", weights))
+    if under("lora.", weights):
+        lora.set_updates(model.language_model.layers, under("lora.", weights))
 
 
 def look(run: Run, talk: Talk, stage: str) -> Any:
@@ -275,7 +272,7 @@ def look(run: Run, talk: Talk, stage: str) -> Any:
 
     def check(step: int) -> None:
         asked = checks.pope(talk.speaker, tokenizer, talk.exam)
-        told, example = checks.chair(talk.speaker, tokenizer, talk.exam, run.recipe.checked)
+        told, example = checks.chair(talk.speaker, tokenizer, talk.exam)
         run.log(stage=stage, step=step, pope=asked, chair=told, example=example)
 
     return check
@@ -293,9 +290,8 @@ def train_projector(run: Run, talk: Talk) -> None:
     torch.manual_seed(run.recipe.seed + 1)
     with rows.workers(run.place.workers, _tokenizer_file(run)) as mapped:
         told = rows.descriptions(mapped, talk.photos, run.categories, run.recipe.seed + 1)
-    speaking.train_projector(
-        talk.speaker, talk.alignment, told.to(run.place.device), run.recipe.projector, run.log
-    )
+    told = told.to(run.place.device)
+    speaking.train_projector(talk.speaker, talk.alignment, told, run.recipe.projector, run.log)
     look(run, talk, "projector")(run.recipe.projector.steps)
     run.finish("projector", talk_weights(talk))
 

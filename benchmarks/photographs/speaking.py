@@ -14,7 +14,7 @@ from photographs import lora
 from photographs.loop import Log, train
 from photographs.recipe import FineTune, Projector
 from photographs.rows import BEFORE_IMAGE, Rows
-from photographs.tower import pooled
+from photographs.tower import half, pooled
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class Seen:
 
 class Alignment(nn.Module):
     """How near the patches come to the words of objects: cosines, pooled like the tower's scores."""
+
+    names: Tensor
 
     def __init__(self, names: Tensor) -> None:
         super().__init__()
@@ -60,7 +62,7 @@ class Speaker:
         """Projected patches of these photographs, half of them mirrored."""
         side = torch.randint(0, len(self.seen.features), photo.shape, device=photo.device)
         projector = self.model.model.multi_modal_projector
-        with torch.autocast(photo.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):
+        with half(photo.device.type):
             return projector(self.seen.features[side, photo].to(projector.linear_1.weight.dtype))
 
     def embedded(self, ids: Tensor, patches: Tensor | None) -> Tensor:

@@ -57,8 +57,8 @@ def asks(run: Path, limit: int | None = None, batch: int = 128, part: str = "tes
     common: dict[str, Any] = {
         "data": str(exam), "model": str(run / "model"), "batch": batch, "dtype": "bfloat16",
     }  # fmt: skip
-    told = {"image_list": str(exam / "chair.txt"), "limit": limit}
-    asked = {"split": "coco", "limit": limit and 18 * limit}
+    told: dict[str, Any] = {"image_list": str(exam / "chair.txt"), "limit": limit}
+    asked: dict[str, Any] = {"split": "coco", "limit": limit and 18 * limit}
     found = []
     for seeds in (None, 5):
         found += [
@@ -150,7 +150,8 @@ def main() -> None:
     deadline = time.monotonic() + options.seconds
     logs = options.run / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    waiting, running = options.methods.split(","), {}
+    waiting: list[str] = options.methods.split(",")
+    running: dict[str, subprocess.Popen[bytes]] = {}
     command = [sys.executable, "-m", "photographs.study", str(options.run), "--batch", str(options.batch)]
     command += ["--limit", str(options.limit)] if options.limit else []
     command += ["--greedy"] if options.greedy else []

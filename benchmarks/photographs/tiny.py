@@ -75,7 +75,7 @@ def tiny_language() -> tuple[LlamaForCausalLM, list[str]]:
     words += sorted(pre_tokenizers.ByteLevel.alphabet())
     torch.manual_seed(0)
     shape = LlamaConfig(
-        vocab_size=len(words), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        vocab_size=len(words), hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=4096, tie_word_embeddings=True, bos_token_id=1,
         eos_token_id=2, pad_token_id=0,
     )  # fmt: skip

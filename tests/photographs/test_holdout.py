@@ -1,0 +1,48 @@
+"""Nothing that is tested is trained on."""
+
+import json
+from itertools import combinations
+from pathlib import Path
+
+from photographs import holdout
+
+
+def test_no_tested_photograph_is_trained_on() -> None:
+    lists = holdout.read()
+    held_out = frozenset().union(*lists.values())
+    every = range(1, 600_000)
+    objects = {n: (n % 80,) for n in every}
+    order = holdout.training_order(objects, every, held_out)
+    assert len(order) + len(held_out) == len(every)
+    assert held_out.isdisjoint(order)
+
+
+def test_the_tuning_set_is_apart_from_what_is_reported() -> None:
+    lists = holdout.read()
+    assert len(lists["validation"]) == holdout.VALIDATION
+    for name in ("pope", "chair", "annotated"):
+        assert lists["validation"].isdisjoint(lists[name])
+    assert all(lists[a] != lists[b] for a, b in combinations(lists, 2))
+
+
+def test_all_published_images_are_held_out(shared: Path) -> None:
+    lists = holdout.read()
+    for file in sorted((shared / "pope").glob("coco_pope_*.json")):
+        images = {int(json.loads(line)["image"][-16:-4]) for line in file.read_text().splitlines()}
+        assert len(images) == 500 and images <= lists["pope"]
+    for file in sorted((shared / "chair" / "captions").glob("*.jsonl")):
+        images = {int(json.loads(line)["image_id"]) for line in file.read_text().splitlines()}
+        assert len(images) == 500 and images <= lists["chair"]
+
+
+def test_rare_objects_come_first_and_empty_photographs_last() -> None:
+    objects = {n: (0,) for n in range(5000)} | {7000: (1,), 7001: (0, 1), 7002: ()}
+    order = holdout.training_order(objects, objects, ())
+    assert set(order[:2]) == {7000, 7001}
+    assert order[-1] == 7002
+    assert order != sorted(order)
+
+
+def test_lists_survive_writing(tmp_path: Path) -> None:
+    holdout.write({"pope": [3, 5], "chair": []}, tmp_path / "lists.json")
+    assert holdout.read(tmp_path / "lists.json") == {"pope": {3, 5}, "chair": frozenset()}
