@@ -60,7 +60,6 @@ def train(
     log: Log,
     *,
     first: int = 0,
-    every: int = 50,
     keep: Callable[[int], None] | None = None,
     check: Callable[[int], None] | None = None,
     check_every: int = 0,
@@ -76,8 +75,9 @@ def train(
     peaks = [group["lr"] for group in optimizer.param_groups]
     began = kept = time.monotonic()
     checking = 0.0  # seconds spent on looks at the validation photographs do not count
+    every = max(1, min(50, stage.steps // 5))
     sums: dict[str, Tensor] = {}
-    step = first
+    counted, step = 0, first
     for step in range(first, stage.steps):
         if check and step % check_every == 0:
             start = time.monotonic()
@@ -92,15 +92,15 @@ def train(
             group["lr"] = peak * share
         for key, loss in backward(step).items():
             sums[key] = sums.get(key, torch.zeros((), device=loss.device)) + loss.detach()
+        counted += 1
         norm = nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if (step + 1) % every == 0 or step + 1 == stage.steps:
-            count = (step - first) % every + 1
-            losses = {key: round(float(total) / count, 4) for key, total in sums.items()}
+            losses = {key: round(float(total) / counted, 4) for key, total in sums.items()}
             pace = (step + 1 - first) * stage.batch / (time.monotonic() - began - checking)
             log(stage=name, step=step + 1, **losses, norm=round(float(norm), 3), per_second=round(pace, 1))
-            sums = {}
+            sums, counted = {}, 0
         if keep and time.monotonic() - kept > 60:
             keep(step + 1)
             kept = time.monotonic()
