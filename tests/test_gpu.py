@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import copy
 import sys
+import time
 import warnings
 from pathlib import Path
 
 import torch
+from torch._dynamo.utils import counters
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -31,6 +33,9 @@ except ImportError:
 torch.backends.cudnn.allow_tf32 = False
 
 FAMILIES = ("llava", "qwen2_5_vl", "qwen3_vl", "internvl", "gemma3")
+# Compiling takes most of the time: one kind of positions, of cache and of gate each.
+OPEN = {"threshold": -1.0, "contrast": 3.0}
+COMPILED = (("llava", OPEN), ("qwen2_5_vl", OPEN), ("gemma3", {}), ("llava", {}))
 
 
 def on_gpu(family, dtype, rows=1):
@@ -89,28 +94,51 @@ def test_bfloat16_follows_float32():
 
 
 def test_static_cache_with_cuda_graphs_equals_eager():
-    for family in FAMILIES:
-        for options in ({"threshold": -1.0, "contrast": 3.0}, {}):
-            method = seewhen.method("cai", **options)
-            model, inputs = on_gpu(family, torch.float32, rows=2)
-            with seewhen.attach(model, method) as handle:
-                eager, gates = generate(model, inputs), handle.trace.gate
-            torch._dynamo.reset()
-            with seewhen.attach(model, method) as handle:  # transformers compiles with reduce-overhead
+    found = {f"{family} {options}": compiled_differences(family, options) for family, options in COMPILED}
+    assert not any(found.values()), found
+
+
+def compiled_differences(family, options):
+    """What compiled decoding does otherwise than eager decoding; empty where all is well."""
+    method = seewhen.method("cai", **options)
+    model, inputs = on_gpu(family, torch.float32, rows=2)
+    with seewhen.attach(model, method) as handle:
+        eager, gates = generate(model, inputs), handle.trace.gate
+    torch._dynamo.reset()
+    found = []
+    with seewhen.attach(model, method) as handle:  # transformers compiles with reduce-overhead
+        # The second generation has a fresh cache; what was compiled for the first must serve it too.
+        for turn in ("first", "second"):
+            counters.clear()
+            start = time.perf_counter()
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
                 static = generate(model, inputs, cache_implementation="static")
-                assert torch.equal(handle.trace.gate, gates), (family, options)
-            assert torch.equal(eager.sequences, static.sequences), (family, options)
-            for a, b in zip(eager.logits, static.logits, strict=True):
-                torch.testing.assert_close(a, b, atol=5e-3, rtol=0)
+            took = time.perf_counter() - start
+            launches = sum(e.count for e in profile.key_averages() if e.key == "cudaGraphLaunch")
+            compiled, skips = counters["stats"]["unique_graphs"], counters["inductor"]["cudagraph_skips"]
+            print(f"{family} {options} {turn}: {took:.1f} s, {compiled} compiled, {launches} CUDA graph launches")
+            different = max(float((a - b).abs().max()) for a, b in zip(eager.logits, static.logits, strict=True))
+            facts = {
+                "gates differ": not torch.equal(handle.trace.gate, gates),
+                "tokens differ": not torch.equal(eager.sequences, static.sequences),
+                f"logits differ by {different:.1e}": different > 5e-3,
+                f"CUDA graphs skipped {skips} times": skips > 0,
+                "no CUDA graph launched": launches == 0,
+                f"{compiled} graphs compiled again": turn == "second" and compiled > 0,
+            }
+            found += [f"{turn}: {fact}" for fact, holds in facts.items() if holds]
+    print(f"{family} {options}:", found or "equal", flush=True)
+    return found
 
 
 if __name__ == "__main__":
     failures = 0
     for name, check in sorted(globals().items()):
         if name.startswith("test_"):
+            start = time.perf_counter()
             try:
                 check()
-                print("passed", name, flush=True)
+                print("passed", name, f"{time.perf_counter() - start:.1f} s", flush=True)
             except Exception as error:
                 failures += 1
                 print("FAILED", name, type(error).__name__, str(error)[:2000], flush=True)
