@@ -55,15 +55,16 @@ def test_the_page(site: Path) -> None:
     """The example runs as printed, and its methods keep the promises the page names."""
     prelude = "import tiny\nmodel, inputs = tiny.model('{0}'), tiny.inputs('{0}', rows=2)\n"
     promises = """
-import modes
+import promises as p
 from seewhen_doubt import Doubt
-modes.equals_stock("llava", Doubt(strength=0.0))
+p.check_off("llava", Doubt(strength=0.0))
 for family in ("llava", "qwen2_5_vl"):
     for promised in (Doubt(), method):
-        modes.batch_equals_singles(family, promised)
-        modes.changes_something(family, promised)
-        modes.beams_carry_their_state(family, promised)
-modes.static_equals_dynamic("llava", method)
+        p.check_batch(family, promised)
+        p.check_acts(family, promised)
+        p.check_beams(family, promised)
+p.check_static_cache("llava", method)
+p.check_compiled("llava", method)
 
 assert {"doubt", "feedback"} <= set(seewhen.method_names())
 for wrong in (lambda: seewhen.method("doubt", strength=-1),

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-import modes
 import pytest
 import torch
 from torch import Tensor
 
 import seewhen
 import tiny
+from promises import (
+    FAMILIES,
+    check_acts,
+    check_batch,
+    check_beams,
+    check_compiled,
+    check_off,
+    check_static_cache,
+    close,
+    generate,
+    longer,
+    some_tokens,
+)
 from seewhen.backbone import Backbone
 from seewhen.contrast import cut
 from seewhen.errors import InvalidMethod, UnsupportedMode
@@ -75,25 +87,25 @@ def test_packed_pixels_are_read_as_the_processor_lays_them_out() -> None:
     assert views.token_grids(6) == ((2, 3),) and views.token_grids(7) is None
 
 
-@pytest.mark.parametrize("family", [*modes.FAMILIES, "gemma3", "idefics3", "paligemma"])
+@pytest.mark.parametrize("family", [*FAMILIES, "gemma3", "idefics3", "paligemma"])
 def test_families(family: str) -> None:
-    modes.changes_something(family, METHOD)
-    modes.batch_equals_singles(family, METHOD)
+    check_acts(family, METHOD.replace(plausibility=None))
+    check_batch(family, METHOD)
 
 
-@pytest.mark.parametrize("family", modes.FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_sum_of_two_views_with_a_cache_of_its_own(family: str) -> None:
     """Every step is `z + alpha z'`, with z' from passes without any cache over the masked image."""
-    model, inputs, continuation = tiny.model(family), tiny.inputs(family), modes.tokens()[0]
+    model, inputs, continuation = tiny.model(family), tiny.inputs(family), some_tokens()[0]
     method = METHOD.replace(plausibility=None)
     replay = seewhen.replay(model, inputs, continuation, method)
     stock = seewhen.replay(model, inputs, continuation, "regular")
-    modes.close(replay.logits, stock.logits, 1e-4)
+    close(replay.logits, stock.logits, 1e-4)
     masked = {**inputs, "pixel_values": seen_pixels(model, inputs)}
     for step in range(len(continuation) + 1):
         with torch.no_grad():
-            other = model(**modes.longer(masked, continuation[None, :step]), use_cache=False).logits[0, -1]
-        modes.close(replay.scores[step], stock.logits[step] + 2.0 * other, 1e-3)
+            other = model(**longer(masked, continuation[None, :step]), use_cache=False).logits[0, -1]
+        close(replay.scores[step], stock.logits[step] + 2.0 * other, 1e-3)
 
 
 def seen_pixels(model: Any, inputs: dict[str, Any]) -> Tensor:
@@ -107,7 +119,7 @@ def seen_pixels(model: Any, inputs: dict[str, Any]) -> Tensor:
 
     MaskedImage.alter = alter  # type: ignore[method-assign]
     try:
-        modes.generate(model, inputs, METHOD, max_new_tokens=1)
+        generate(model, inputs, METHOD, max_new_tokens=1)
     finally:
         MaskedImage.alter = original  # type: ignore[method-assign]
     assert not torch.equal(caught[0], inputs["pixel_values"])
@@ -116,26 +128,27 @@ def seen_pixels(model: Any, inputs: dict[str, Any]) -> Tensor:
 
 def test_identities() -> None:
     """Nothing added is stock, bit for bit; the whole image added to itself sharpens."""
-    modes.equals_stock("llava", seewhen.method("agla", alpha=0.0))
-    model, inputs, continuation = tiny.model("llava"), tiny.inputs("llava"), modes.tokens()[0]
+    check_off("llava", seewhen.method("agla", alpha=0.0))
+    model, inputs, continuation = tiny.model("llava"), tiny.inputs("llava"), some_tokens()[0]
     stock = seewhen.replay(model, inputs, continuation, "regular").logits
     whole = seewhen.replay(model, inputs, continuation, METHOD.replace(keep=1.0)).scores
-    modes.close(whole, cut(3.0 * stock, stock, 0.5), 1e-4)
+    close(whole, cut(3.0 * stock, stock, 0.5), 1e-4)
 
 
 def test_reference_parity_only_sharpens_from_the_second_token() -> None:
-    model, inputs, continuation = tiny.model("llava"), tiny.inputs("llava"), modes.tokens()[0]
+    model, inputs, continuation = tiny.model("llava"), tiny.inputs("llava"), some_tokens()[0]
     stock = seewhen.replay(model, inputs, continuation, "regular").logits
     ours = seewhen.replay(model, inputs, continuation, METHOD).scores
     parity = seewhen.replay(model, inputs, continuation, METHOD.replace(reference_parity=True)).scores
-    modes.close(parity[0], ours[0], 1e-6)
-    modes.close(parity[1:], cut(3.0 * stock[1:], stock[1:], 0.5), 1e-4)
+    close(parity[0], ours[0], 1e-6)
+    close(parity[1:], cut(3.0 * stock[1:], stock[1:], 0.5), 1e-4)
     assert not torch.equal(ours[1:], parity[1:])
 
 
 def test_beams_and_static_cache() -> None:
-    modes.beams_carry_their_state("llava", METHOD)
-    modes.static_equals_dynamic("llava", METHOD.replace(reference_parity=True))
+    check_beams("llava", METHOD)
+    check_static_cache("llava", METHOD.replace(reference_parity=True))
+    check_compiled("llava", METHOD.replace(reference_parity=True))
 
 
 @pytest.fixture
@@ -158,10 +171,10 @@ def left_half() -> Any:
 def test_relevance_of_others(family: str, left_half: list[Any]) -> None:
     """Any function of picture and prompt; also for families whose tokens have no plain grid."""
     method = seewhen.method("agla", relevance="left-half")
-    modes.changes_something(family, method)
+    check_acts(family, method.replace(plausibility=None))
     left_half.clear()
     inputs = tiny.inputs(family, rows=2, seed=3)
-    modes.generate(tiny.model(family), inputs, method, num_beams=2, max_new_tokens=2)
+    generate(tiny.model(family), inputs, method, num_beams=2, max_new_tokens=2)
     words = (inputs["input_ids"] != tiny.IMAGE) & inputs["attention_mask"].bool()
     assert [prompt.tolist() for _, prompt in (left_half[0], left_half[-1])] == [
         ids[mask].tolist() for ids, mask in zip(inputs["input_ids"], words, strict=True)
@@ -177,6 +190,6 @@ def test_errors(left_half: list[Any]) -> None:
     with pytest.raises(InvalidMethod, match="keep=0"):
         seewhen.method("agla", keep=0.0)
     with pytest.raises(UnsupportedMode, match="register_relevance"):
-        modes.generate(tiny.model("llava_next"), tiny.inputs("llava_next"), "agla")
+        generate(tiny.model("llava_next"), tiny.inputs("llava_next"), "agla")
     with pytest.raises(UnsupportedMode, match=r"mask of \(2, 2\)"):
         kept(torch.ones(2, 2, dtype=torch.bool), torch.zeros(3, 4, 4), 0.5)

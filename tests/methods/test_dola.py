@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-import modes
 import pytest
 import torch
 
 import seewhen
 import tiny
+from goldens import golden, golden_replay, matches
+from promises import (
+    FAMILIES,
+    check_acts,
+    check_batch,
+    check_beams,
+    check_compiled,
+    check_static_cache,
+    check_without_cache,
+    close,
+    some_tokens,
+)
 from seewhen.errors import InvalidMethod
 from seewhen.methods.dola import candidate_layers, jensen_shannon, mixture_divergence
 
 
-@modes.needs_golden
 @pytest.mark.parametrize("layers", ["low", "high"])
 def test_golden(layers: str) -> None:
-    stored = modes.golden("dola")
-    run = modes.replay_golden(seewhen.method("dola", preset=layers))
+    stored = golden("dola")
+    run = golden_replay(seewhen.method("dola", preset=layers), 7)[0]
     assert run.trace.early_layer[:, 0].tolist() == stored[f"{layers}_layers"].tolist()
-    modes.close(run.trace.divergence[:, 0], stored[f"{layers}_divergence"], 1e-6)
+    matches(run.trace.divergence[:, 0], stored[f"{layers}_divergence"], 1e-6)
     if layers == "low":
-        modes.close(run.scores, stored["low_scores"])
+        matches(run.scores, stored["low_scores"])
 
 
 def test_divergences_of_the_specification() -> None:
@@ -61,15 +71,15 @@ def test_tied_embeddings_are_noticed() -> None:
 def test_one_candidate_is_a_plain_difference() -> None:
     """Static DoLa by hand: log-probabilities minus the projected hidden state, without the final norm."""
     model, inputs = tiny.model("llava"), tiny.inputs("llava")
-    run = seewhen.replay(model, inputs, modes.tokens()[0], seewhen.method("dola", layers=(3,), relative_top=0))
+    run = seewhen.replay(model, inputs, some_tokens()[0], seewhen.method("dola", layers=(3,), relative_top=0))
     with torch.no_grad():
         output = model(**inputs, output_hidden_states=True)
     early = model.lm_head(output.hidden_states[3][0, -1]).log_softmax(-1)
-    modes.close(run.scores[0], output.logits[0, -1].log_softmax(-1) - early, 1e-4)
+    close(run.scores[0], output.logits[0, -1].log_softmax(-1) - early, 1e-4)
 
 
 def test_one_layer_per_batch_is_the_port() -> None:
-    model, inputs, continuation = tiny.model("llava"), tiny.inputs("llava", rows=3), modes.tokens(rows=3)
+    model, inputs, continuation = tiny.model("llava"), tiny.inputs("llava", rows=3), some_tokens(rows=3)
     each = seewhen.replay(model, inputs, continuation, seewhen.method("dola", layers=(0, 1, 2, 3)))
     shared = seewhen.replay(
         model, inputs, continuation, seewhen.method("dola", layers=(0, 1, 2, 3), layer_per="batch")
@@ -80,21 +90,22 @@ def test_one_layer_per_batch_is_the_port() -> None:
     assert shared.trace.early_layer[:, 0].tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("family", [*modes.FAMILIES, "qwen3_5", "gemma3"])
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_5", "gemma3"])
 def test_families(family: str) -> None:
-    modes.changes_something(family, seewhen.method("dola"))
-    modes.batch_equals_singles(family, seewhen.method("dola"))
+    check_acts(family, seewhen.method("dola", relative_top=0))
+    check_batch(family, seewhen.method("dola"))
 
 
 def test_modes() -> None:
     method = seewhen.method("dola", layers=[0, 1, 2])
-    modes.same_without_cache("llava", method)
-    modes.static_equals_dynamic("llava", method)
-    modes.beams_carry_their_state("llava", method)
+    check_without_cache("llava", method)
+    check_static_cache("llava", method)
+    check_compiled("llava", method)
+    check_beams("llava", method)
 
 
 def test_other_divergence_can_choose_other_layers() -> None:
-    model, inputs, continuation = tiny.model("llava"), tiny.inputs("llava"), modes.tokens(steps=12)[0]
+    model, inputs, continuation = tiny.model("llava"), tiny.inputs("llava"), some_tokens(steps=12)[0]
     code, true = (
         seewhen.replay(
             model, inputs, continuation, seewhen.method("dola", layers=(0, 1, 2, 3), reference_parity=on)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import modes
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,18 +13,25 @@ from torch import Tensor
 
 import seewhen
 import tiny
+from goldens import golden, golden_model
+from promises import (
+    FAMILIES,
+    check_acts,
+    check_batch,
+    check_beams,
+    check_compiled,
+    check_off,
+    check_static_cache,
+    close,
+    longer,
+    some_tokens,
+)
 from seewhen.attention import AttentionCall
 from seewhen.errors import InvalidMethod
 from seewhen.interventions import Intervention
 from seewhen.methods import farsight
 from seewhen.methods.base import Method, Parts
-from seewhen.methods.farsight import (
-    Decay,
-    log_normalisers,
-    log_register_mass,
-    register_attention,
-    register_rates,
-)
+from seewhen.methods.farsight import Decay, log_normalisers, log_register_mass, register_attention, register_rates
 
 
 def causal(scores: Tensor) -> Tensor:
@@ -120,7 +126,7 @@ def test_exact_form_without_cache(family: str, decay: Decay, kernel: str, monkey
         stock = uncached(model, inputs, seewhen.method("regular"))
     finally:
         seewhen.Backbone.of(model).decoder.set_attn_implementation(before)
-    modes.close(closed, defined, 1e-4)
+    close(closed, defined, 1e-4)
     # PaliGemma's prompt sees all of itself: there is no masked future to put registers in.
     assert ((closed - stock).abs().max() > 1e-2) == (family != "paligemma")
 
@@ -142,15 +148,14 @@ def test_log_normalisers_of_a_padded_batch() -> None:
         assert not ahead.any()
 
 
-@modes.needs_golden
 def test_the_default_is_the_closest_to_the_definition() -> None:
     """With a cache no form is exact after the first token; of the three the default is nearest."""
-    stored, model = modes.golden("inputs"), modes.golden_model()
+    stored, model = golden("inputs"), golden_model()
     inputs = {name: stored[name] for name in ("input_ids", "pixel_values")}
     inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
     continuation = stored["continuation"]
     exact = torch.cat(
-        [uncached(model, modes.longer(inputs, continuation[:, :t]), DefinitionMethod()) for t in range(13)]
+        [uncached(model, longer(inputs, continuation[:, :t]), DefinitionMethod()) for t in range(13)]
     ).log_softmax(-1)
 
     def distance(method: str | Method) -> float:
@@ -163,22 +168,23 @@ def test_the_default_is_the_closest_to_the_definition() -> None:
     assert distance("farsight:infinite") < 0.05 * distance("regular")
 
 
-@pytest.mark.parametrize("family", [*modes.FAMILIES, "qwen3_5"])
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_5"])
 @pytest.mark.parametrize("preset", ["released", "infinite"])
 def test_families(family: str, preset: str) -> None:
-    modes.changes_something(family, seewhen.method("farsight", preset=preset))
-    modes.batch_equals_singles(family, seewhen.method("farsight", preset=preset))
+    check_acts(family, seewhen.method("farsight", preset=preset))
+    check_batch(family, seewhen.method("farsight", preset=preset))
 
 
 def test_modes() -> None:
     method = seewhen.method("farsight", preset="infinite", decay="released")
-    modes.static_equals_dynamic("llava", method)
-    modes.beams_carry_their_state("llava", method)
+    check_static_cache("llava", method)
+    check_compiled("llava", method)
+    check_beams("llava", method)
 
 
 def test_generated_rows() -> None:
     """Infinite registers: `rows` decides whether rows of generated tokens are scaled, the prompt's always are."""
-    model, inputs, continuation = tiny.model("llava"), tiny.inputs("llava"), modes.tokens()[0]
+    model, inputs, continuation = tiny.model("llava"), tiny.inputs("llava"), some_tokens()[0]
     prompt, all_ = (
         seewhen.replay(model, inputs, continuation, seewhen.method("farsight", registers="infinite", rows=rows))
         for rows in ("prompt", "all")
@@ -188,9 +194,9 @@ def test_generated_rows() -> None:
 
 
 def test_no_registers_is_stock() -> None:
-    modes.equals_stock("llava", seewhen.method("farsight", sigma=2000.0))
-    modes.equals_stock("llava", seewhen.method("farsight", sigma=2000.0, registers="infinite"))
-    modes.equals_stock("llava", seewhen.method("farsight", reference_parity=True))
+    check_off("llava", seewhen.method("farsight", sigma=2000.0))
+    check_off("llava", seewhen.method("farsight", sigma=2000.0, registers="infinite"))
+    check_off("llava", seewhen.method("farsight", reference_parity=True))
 
 
 def test_released_patch_is_a_no_op() -> None:
@@ -204,7 +210,7 @@ def test_released_patch_is_a_no_op() -> None:
 
 def test_branch_rows_are_left_alone() -> None:
     """Combined with a contrast, the text-only rows have no registers: the scores are those of the parts."""
-    model, inputs, continuation = tiny.model("llava"), tiny.inputs("llava", rows=2), modes.tokens(rows=2)
+    model, inputs, continuation = tiny.model("llava"), tiny.inputs("llava", rows=2), some_tokens(rows=2)
     contrast = seewhen.method("cai", start_layer=0, threshold=1e9, contrast=3.0, plausibility=None)
     with pytest.warns(UserWarning, match="never fired"):
         plain = seewhen.replay(model, inputs, continuation, contrast)
@@ -212,9 +218,9 @@ def test_branch_rows_are_left_alone() -> None:
         method = seewhen.method("farsight", preset=preset)
         with pytest.warns(UserWarning, match="never fired"):
             both = seewhen.replay(model, inputs, continuation, method + contrast)
-        modes.close(both.logits, seewhen.replay(model, inputs, continuation, method).logits, 1e-4)
+        close(both.logits, seewhen.replay(model, inputs, continuation, method).logits, 1e-4)
         text_only = (3 * plain.logits.log_softmax(-1) - plain.scores) / 2
-        modes.close(both.scores, 3 * both.logits.log_softmax(-1) - 2 * text_only, 1e-3)
+        close(both.scores, 3 * both.logits.log_softmax(-1) - 2 * text_only, 1e-3)
 
 
 def test_errors() -> None:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import modes
 import pytest
 import torch
 from calibrating import TinyProcessor, pictures
 
 import seewhen
 import tiny
+from promises import FAMILIES, check_acts, check_batch, check_beams, check_compiled, check_off, check_static_cache
 from seewhen.backbone import Backbone
 from seewhen.calibrate import Directions, outputs_of, provenance
 from seewhen.errors import InvalidInput, InvalidMethod
 from seewhen.methods.blocks import out_projection_of
 from seewhen.methods.ict import Question, activations, calibrate, fit, logistic, probe_accuracy, selected
 
-ALL = (*modes.FAMILIES, "qwen3_5", "gemma3", "instructblip")
+ALL = (*FAMILIES, "qwen3_5", "gemma3", "instructblip")
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_logistic_regression_is_at_its_minimum() -> None:
 
 @pytest.mark.parametrize("family", ALL)
 def test_families(family: str, folder: Path) -> None:
-    modes.changes_something(family, fitted(family, folder))
+    check_acts(family, fitted(family, folder))
 
 
 def test_edit_is_the_shift_at_the_last_position(folder: Path) -> None:
@@ -110,16 +110,17 @@ def test_edit_is_the_shift_at_the_last_position(folder: Path) -> None:
     assert torch.equal(found[1][:, :-1], found[0][:, :-1])
 
 
-@pytest.mark.parametrize("family", modes.FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_modes(family: str, folder: Path) -> None:
-    modes.batch_equals_singles(family, fitted(family, folder), 1e-3)
-    modes.equals_stock(family, seewhen.method("ict", image_strength=0.0, object_strength=0.0))
+    check_batch(family, fitted(family, folder), 1e-3)
+    check_off(family, seewhen.method("ict", image_strength=0.0, object_strength=0.0))
 
 
 def test_beams_and_static_cache(folder: Path) -> None:
     weak = {"image_strength": 2.0, "object_strength": 2.0}
-    modes.beams_carry_their_state("llava", fitted("llava", folder, **weak))
-    modes.static_equals_dynamic("llava", fitted("llava", folder, layers=3, **weak))
+    check_beams("llava", fitted("llava", folder, **weak))
+    check_static_cache("llava", fitted("llava", folder, **weak))
+    check_compiled("llava", fitted("llava", folder, **weak))
 
 
 def test_calibrate(tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ def test_calibrate(tmp_path: Path) -> None:
     assert directions.seen(images) == 10
     path = directions.save(tmp_path / "ict.safetensors")
     assert path.read_bytes() == calibrate(model, TinyProcessor(), boxed, group=8, blur=2.0).save(path).read_bytes()
-    modes.changes_something("llava", seewhen.method("ict", directions=str(path)))
+    check_acts("llava", seewhen.method("ict", directions=str(path)))
     plain = calibrate(model, TinyProcessor(), [Question(q.image, q.question, q.answer) for q in boxed], group=8)
     assert {name.split(".")[0] for name in plain.tensors} == {"image"}
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import seewhen
 import tiny
+from goldens import golden, golden_replay
 from promises import (
     STEPS,
     branch_logits,
@@ -23,8 +24,6 @@ from promises import (
     check_off,
     check_static_cache,
     close,
-    golden,
-    golden_replay,
     some_tokens,
 )
 from seewhen.errors import InvalidMethod

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import math
 
-import modes
 import pytest
 import torch
 
 import seewhen
 import tiny
+from goldens import golden, golden_replay, matches
+from promises import (
+    FAMILIES,
+    check_acts,
+    check_batch,
+    check_beams,
+    check_compiled,
+    check_off,
+    check_static_cache,
+    close,
+    some_tokens,
+)
 from seewhen.errors import InvalidMethod, UnsupportedModel
 from seewhen.methods.blocks import mlp_of
 from seewhen.methods.memvr import MemVR, top_entropy
@@ -18,14 +29,13 @@ from seewhen.methods.memvr import MemVR, top_entropy
 OPEN = {"after": 0, "before": 3, "threshold": 0.3, "ratio": 0.4}
 
 
-@modes.needs_golden
 def test_golden() -> None:
-    stored = modes.golden("memvr")
-    run = modes.replay_golden(seewhen.method("memvr", after=1, before=5, ratio=0.12))
-    modes.close(run.logits, stored["logits"])
+    stored = golden("memvr")
+    run = golden_replay(seewhen.method("memvr", after=1, before=5, ratio=0.12), 7)[0]
+    matches(run.logits, stored["logits"])
     injected = [next((layer for layer, on in enumerate(row) if on), -1) for row in run.gates.tolist()]
     assert injected == stored["injected_layer"].tolist()
-    modes.close(run.trace.top_entropy[:, 0, 2:5], stored["entropy"][:, 2:5])
+    matches(run.trace.top_entropy[:, 0, 2:5], stored["entropy"][:, 2:5])
 
 
 def test_top_entropy_is_a_share() -> None:
@@ -62,7 +72,7 @@ def test_formula_of_the_mixed_output(activation: str) -> None:
 def test_once_per_pass_and_row() -> None:
     """In the layer after the first uncertain one; layer 0 is not judged, the bounds are exclusive."""
     model, inputs, method = tiny.model("llava"), tiny.inputs("llava", rows=3), seewhen.method("memvr", **OPEN)
-    run = seewhen.replay(model, inputs, modes.tokens(rows=3, steps=8), method.replace(threshold=0.7))
+    run = seewhen.replay(model, inputs, some_tokens(rows=3, steps=8), method.replace(threshold=0.7))
     uncertain = run.trace.top_entropy.transpose(0, 1)[..., 1:3] > 0.7
     expected = torch.zeros_like(run.gates)
     expected[..., 2] = uncertain[..., 0]
@@ -72,40 +82,41 @@ def test_once_per_pass_and_row() -> None:
 
 
 def test_zero_ratio_and_closed_gate_are_stock() -> None:
-    modes.equals_stock("llava", seewhen.method("memvr", **{**OPEN, "ratio": 0.0}))
+    check_off("llava", seewhen.method("memvr", **{**OPEN, "ratio": 0.0}))
     with pytest.warns(UserWarning, match="never fired"):
-        modes.equals_stock("llava", seewhen.method("memvr", **{**OPEN, "threshold": 1.1}))
+        check_off("llava", seewhen.method("memvr", **{**OPEN, "threshold": 1.1}))
 
 
-@pytest.mark.parametrize("family", [*modes.FAMILIES, "qwen3_5", "gemma3"])
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_5", "gemma3"])
 def test_families(family: str) -> None:
     method = seewhen.method("memvr", **OPEN)
-    modes.changes_something(family, method)
-    modes.batch_equals_singles(family, method)
+    check_acts(family, method)
+    check_batch(family, method)
 
 
 def test_modes() -> None:
     method = seewhen.method("memvr", **{**OPEN, "threshold": 0.01}, activation="silu", lens_norm=False)
-    modes.static_equals_dynamic("llava", method)
-    modes.beams_carry_their_state("llava", method)
-    modes.batch_equals_singles("llava", method)
+    check_static_cache("llava", method)
+    check_compiled("llava", method)
+    check_beams("llava", method)
+    check_batch("llava", method)
 
 
 def test_branch_rows_are_left_alone() -> None:
     """With a contrast of another method: the text-only rows see no image a second time."""
-    model, inputs, continuation = tiny.model("llava"), tiny.inputs("llava", rows=2), modes.tokens(rows=2)
+    model, inputs, continuation = tiny.model("llava"), tiny.inputs("llava", rows=2), some_tokens(rows=2)
     contrast = seewhen.method("cai", threshold=math.inf, contrast=3.0)
     memvr = seewhen.method("memvr", **OPEN)
     with pytest.warns(UserWarning, match="never fired"):
         plain = seewhen.replay(model, inputs, continuation, contrast)
     both = seewhen.replay(model, inputs, continuation, memvr + contrast)
     alone = seewhen.replay(model, inputs, continuation, memvr)
-    modes.close(both.logits, alone.logits, 1e-4)
+    close(both.logits, alone.logits, 1e-4)
     text_only = (3 * plain.logits.log_softmax(-1) - plain.scores) / 2
     expected = 3 * both.logits.log_softmax(-1) - 2 * text_only
     kept = both.scores.isfinite() & expected.isfinite()
     assert kept.sum() > len(kept)
-    modes.close(both.scores[kept], expected[kept], 1e-3)
+    close(both.scores[kept], expected[kept], 1e-3)
 
 
 def test_errors_and_presets() -> None:

@@ -5,13 +5,26 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import modes
 import pytest
 import torch
 from torch import Tensor
 
 import seewhen
 import tiny
+from goldens import golden, golden_replay, matches
+from promises import (
+    FAMILIES,
+    check_acts,
+    check_batch,
+    check_beams,
+    check_compiled,
+    check_off,
+    check_static_cache,
+    check_without_cache,
+    close,
+    generate,
+    some_tokens,
+)
 from seewhen.attention import AttentionCall
 from seewhen.errors import InvalidMethod, UnsupportedModel
 from seewhen.interventions import Intervention
@@ -20,36 +33,33 @@ from seewhen.methods.blocks import attention_of, input_norm, project_heads
 from seewhen.methods.only import column_entropy, head_ratios, suppress_outliers
 
 
-@modes.needs_golden
 def test_golden() -> None:
-    stored = modes.golden("only")
-    run = modes.replay_golden(seewhen.method("only", preset="pope"))
-    modes.close(run.logits, stored["logits"])
-    modes.close(run.trace.side_logits[:, 0], stored["side_logits"])
-    modes.close(run.trace.distance[:, 0], stored["distance"])
-    modes.close(run.trace.head_ratio[:, 0], stored["head_ratio"])
-    modes.close(run.scores, stored["scores"])
+    stored = golden("only")
+    run = golden_replay(seewhen.method("only", preset="pope"), 7)[0]
+    matches(run.logits, stored["logits"])
+    matches(run.trace.side_logits[:, 0], stored["side_logits"])
+    matches(run.trace.distance[:, 0], stored["distance"])
+    matches(run.trace.head_ratio[:, 0], stored["head_ratio"])
+    matches(run.scores, stored["scores"])
 
 
-@modes.needs_golden
 def test_golden_with_both_arms() -> None:
-    stored = modes.golden("only_mixed")
+    stored = golden("only_mixed")
     method = seewhen.method("only", agreement=stored["gamma"].item())
-    run = modes.replay_golden(method)
+    run = golden_replay(method, 7)[0]
     assert int((run.trace.distance < method.agreement).sum()) == 4
-    modes.close(run.scores, stored["scores"])
+    matches(run.scores, stored["scores"])
     # The total variation is half of it: all rows agree under the same bound.
-    halved = modes.replay_golden(method.replace(reference_parity=False))
-    modes.close(2 * halved.trace.distance, run.trace.distance, 1e-6)
+    halved = golden_replay(method.replace(reference_parity=False), 7)[0]
+    close(2 * halved.trace.distance, run.trace.distance, 1e-6)
 
 
-@modes.needs_golden
 def test_golden_of_layer_3() -> None:
-    stored = modes.golden("only_layer3")
-    run = modes.replay_golden(seewhen.method("only", layer=3))
-    modes.close(run.trace.side_logits[:, 0], stored["side_logits"])
-    modes.close(run.trace.distance[:, 0], stored["distance"])
-    modes.close(run.trace.head_ratio[:, 0], stored["head_ratio"])
+    stored = golden("only_layer3")
+    run = golden_replay(seewhen.method("only", layer=3), 7)[0]
+    matches(run.trace.side_logits[:, 0], stored["side_logits"])
+    matches(run.trace.distance[:, 0], stored["distance"])
+    matches(run.trace.head_ratio[:, 0], stored["head_ratio"])
 
 
 def test_outliers_of_the_specification() -> None:
@@ -122,8 +132,8 @@ def whole_map_side_logits(model: Any, inputs: dict[str, Any], layer: int, mix: s
 def test_last_row_is_enough(mix: str, key_heads: int) -> None:
     model, inputs = tiny.model("llava", num_key_value_heads=key_heads), tiny.inputs("llava")
     for layer in (0, 3):
-        run = seewhen.replay(model, inputs, modes.tokens()[0], seewhen.method("only", layer=layer, mix=mix))
-        modes.close(run.trace.side_logits[0, 0], whole_map_side_logits(model, inputs, layer, mix), 1e-4)
+        run = seewhen.replay(model, inputs, some_tokens()[0], seewhen.method("only", layer=layer, mix=mix))
+        close(run.trace.side_logits[0, 0], whole_map_side_logits(model, inputs, layer, mix), 1e-4)
 
 
 def test_mix_of_the_family() -> None:
@@ -133,26 +143,27 @@ def test_mix_of_the_family() -> None:
         assert side.mix == mix
 
 
-@pytest.mark.parametrize("family", [*modes.FAMILIES, "instructblip", "paligemma"])
+@pytest.mark.parametrize("family", [*FAMILIES, "instructblip", "paligemma"])
 def test_families(family: str) -> None:
-    modes.changes_something(family, seewhen.method("only"))
+    check_acts(family, seewhen.method("only"))
     if family != "instructblip":
-        modes.batch_equals_singles(family, seewhen.method("only"), 1e-3)
+        check_batch(family, seewhen.method("only"), 1e-3)
 
 
 @pytest.mark.parametrize("family", ["llava", "qwen2_5_vl", "qwen3_5"])
 def test_keeps_no_state(family: str) -> None:
-    modes.same_without_cache(family, seewhen.method("only", layer=1))
+    check_without_cache(family, seewhen.method("only", layer=1))
 
 
 def test_modes() -> None:
     method = seewhen.method("only", agreement=0.9, plausibility=None)
-    modes.static_equals_dynamic("qwen2_5_vl", method)
-    modes.beams_carry_their_state("llava", method)
+    check_static_cache("qwen2_5_vl", method)
+    check_compiled("qwen2_5_vl", method)
+    check_beams("llava", method)
 
 
 def test_zero_strength_is_stock() -> None:
-    modes.equals_stock("llava", seewhen.method("only", collaboration=0.0, contrast=0.0, plausibility=None))
+    check_off("llava", seewhen.method("only", collaboration=0.0, contrast=0.0, plausibility=None))
 
 
 def test_rows_without_an_image_keep_their_logits() -> None:
@@ -160,16 +171,16 @@ def test_rows_without_an_image_keep_their_logits() -> None:
     text = {"input_ids": inputs["input_ids"].clone(), "attention_mask": inputs["attention_mask"]}
     text["input_ids"][text["input_ids"] == tiny.IMAGE] = tiny.FIRST_WORD
     with pytest.warns(UserWarning, match="No image"):
-        ours = modes.generate(model, text, "only")
-    assert torch.equal(torch.stack(ours.logits), torch.stack(modes.generate(model, text, "regular").logits))
+        ours = generate(model, text, "only")
+    assert torch.equal(torch.stack(ours.logits), torch.stack(generate(model, text, "regular").logits))
 
 
 def test_linear_attention_layers_are_refused() -> None:
     hybrid = tiny.model("qwen3_5")
     with pytest.raises(UnsupportedModel, match="layer 0, which is linear_attention") as caught:
-        seewhen.replay(hybrid, tiny.inputs("qwen3_5"), modes.tokens()[0], "only")
+        seewhen.replay(hybrid, tiny.inputs("qwen3_5"), some_tokens()[0], "only")
     assert "[1, 3]" in str(caught.value)
-    modes.batch_equals_singles("qwen3_5", seewhen.method("only", layer=1), 1e-3)
+    check_batch("qwen3_5", seewhen.method("only", layer=1), 1e-3)
 
 
 class _Compare(Intervention):
@@ -211,7 +222,7 @@ comparison = _Compare()
 def test_projection_of_heads_includes_the_gate(family: str) -> None:
     with seewhen.attach(tiny.model(family), _CompareMethod()), torch.no_grad():
         tiny.model(family)(**tiny.inputs(family))
-    modes.close(comparison.ours, comparison.theirs, 1e-5)
+    close(comparison.ours, comparison.theirs, 1e-5)
 
 
 def test_errors() -> None:

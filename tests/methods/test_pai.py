@@ -7,18 +7,8 @@ import torch
 
 import seewhen
 import tiny
-from promises import (
-    check_acts,
-    check_batch,
-    check_beams,
-    check_compiled,
-    check_off,
-    check_static_cache,
-    close,
-    golden,
-    golden_replay,
-    matches,
-)
+from goldens import golden, golden_replay, matches
+from promises import check_acts, check_batch, check_beams, check_compiled, check_off, check_static_cache, close
 from seewhen.errors import InvalidMethod
 from seewhen.methods.pai import PAI
 

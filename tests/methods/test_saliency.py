@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import modes
 import pytest
 import torch
 from torch import Tensor
@@ -13,6 +12,20 @@ from transformers.generation.streamers import BaseStreamer
 
 import seewhen
 import tiny
+from promises import (
+    FAMILIES,
+    NEVER_A_TOKEN,
+    check_acts,
+    check_batch,
+    check_beams,
+    check_compiled,
+    check_off,
+    check_static_cache,
+    close,
+    generate,
+    longer,
+    some_tokens,
+)
 from seewhen.attention import AttentionCall
 from seewhen.errors import InvalidMethod, UnsupportedMode
 from seewhen.interventions import Intervention
@@ -48,7 +61,7 @@ def brute_force(family: str, inputs: dict[str, Any], tokens: Tensor, layers: tup
     kernel = decoder.config._attn_implementation
     decoder.set_attn_implementation("eager")
     try:
-        output = model(**modes.longer(inputs, tokens), output_attentions=True, use_cache=False)
+        output = model(**longer(inputs, tokens), output_attentions=True, use_cache=False)
     finally:
         decoder.set_attn_implementation(kernel)
     maps = [output.attentions[layer] for layer in layers]
@@ -57,13 +70,13 @@ def brute_force(family: str, inputs: dict[str, Any], tokens: Tensor, layers: tup
     return [(p * g).abs().mean(dim=1)[0].detach() for p, g in zip(maps, gradients, strict=True)]
 
 
-@pytest.mark.parametrize("family", [*modes.FAMILIES, "mistral3"])
+@pytest.mark.parametrize("family", [*FAMILIES, "mistral3"])
 def test_gradient_row_is_brute_force_and_not_zero(family: str) -> None:
     """Our one-row probe equals the whole backward pass on the row that predicts the candidate.
 
     The candidate's own row, which the released code reads, has no gradient at all.
     """
-    inputs, tokens, layers = tiny.inputs(family), modes.tokens(steps=4), (0, 1, 2)
+    inputs, tokens, layers = tiny.inputs(family), some_tokens(steps=4), (0, 1, 2)
     probe = probe_of(family, inputs, tokens[:, :-1], layers)
     ours = probe.saliency(tokens[:, -1])[:, 0]
     maps = brute_force(family, inputs, tokens, layers)
@@ -80,7 +93,7 @@ def test_gradient_row_is_brute_force_and_not_zero(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["llava", "qwen2_5_vl", "qwen3_5"])
 def test_batch_of_probes_equals_singles(family: str) -> None:
-    history, layers = modes.tokens(rows=2, steps=3), (1,)
+    history, layers = some_tokens(rows=2, steps=3), (1,)
     together = probe_of(family, tiny.inputs(family, rows=2), history[:, :-1], layers).score(history[:, -1])
     for row in range(2):
         single = tiny.inputs(family, rows=2, only=row)
@@ -91,7 +104,7 @@ def test_batch_of_probes_equals_singles(family: str) -> None:
 def sample(method: Method | str, rows: int = 2, family: str = "llava", seed: int = 5, **options: Any) -> Tensor:
     torch.manual_seed(seed)
     inputs = tiny.inputs(family, rows=rows)
-    output = modes.generate(tiny.model(family), inputs, method, **{**SAMPLED, **options})
+    output = generate(tiny.model(family), inputs, method, **{**SAMPLED, **options})
     return output.sequences[:, inputs["input_ids"].shape[1] :]
 
 
@@ -134,7 +147,7 @@ def test_rejection(family: str) -> None:
     method = seewhen.method("saliency", **ALONE, alpha=1.05, history=2)
     torch.manual_seed(1)
     with seewhen.attach(model, method) as handle:
-        model.generate(**inputs, **SAMPLED, eos_token_id=modes.NO_TOKEN, pad_token_id=0)
+        model.generate(**inputs, **SAMPLED, eos_token_id=NEVER_A_TOKEN, pad_token_id=0)
         trace = handle.trace
     saliency, draws = trace.saliency, trace.draws
     assert saliency.shape == draws.shape == (8, 2) and (saliency > 0).all()
@@ -161,7 +174,7 @@ def test_all_rejected_takes_the_most_salient() -> None:
     method = seewhen.method("saliency", **ALONE, alpha=1e6, top_k=3, draws=3)
     torch.manual_seed(2)
     with seewhen.attach(model, method) as handle:
-        model.generate(**inputs, **SAMPLED, eos_token_id=modes.NO_TOKEN, pad_token_id=0)
+        model.generate(**inputs, **SAMPLED, eos_token_id=NEVER_A_TOKEN, pad_token_id=0)
         trace = handle.trace
         prefill, backbone = prefill_of_trace(handle), seewhen.Backbone.of(model)
         for step in range(1, 8):
@@ -269,26 +282,27 @@ class ByHand(Method):
 @pytest.mark.parametrize("window", [1, 3, 100])
 def test_locore_is_its_definition(window: int) -> None:
     model, inputs = tiny.model("llava", num_key_value_heads=2), tiny.inputs("llava")
-    continuation = modes.tokens(steps=8)[0]
+    continuation = some_tokens(steps=8)[0]
     ours = seewhen.replay(model, inputs, continuation, seewhen.method("locore", beta=0.7, window=window))
     hand = seewhen.replay(model, inputs, continuation, ByHand(0.7, window))
-    modes.close(ours.logits, hand.logits, 1e-4)
+    close(ours.logits, hand.logits, 1e-4)
     stock = seewhen.replay(model, inputs, continuation, "regular")
     assert torch.equal(ours.logits[0], stock.logits[0])  # the prompt has no outputs yet
     assert ((ours.logits - stock.logits)[1:].abs().amax(dim=-1) > 1e-4).all()
 
 
-@pytest.mark.parametrize("family", [*modes.FAMILIES, "qwen3_5"])
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_5"])
 def test_locore_families(family: str) -> None:
-    modes.changes_something(family, seewhen.method("locore"))
-    modes.batch_equals_singles(family, seewhen.method("locore", beta=0.5))
+    check_acts(family, seewhen.method("locore"), first=False)  # at first there are no words of its own
+    check_batch(family, seewhen.method("locore", beta=0.5))
 
 
 def test_locore_modes() -> None:
     method = seewhen.method("locore", beta=0.5, window=3)
-    modes.static_equals_dynamic("llava", method)
-    modes.beams_carry_their_state("llava", method)
-    modes.equals_stock("llava", seewhen.method("locore", beta=0.0))
+    check_static_cache("llava", method)
+    check_compiled("llava", method)
+    check_beams("llava", method)
+    check_off("llava", seewhen.method("locore", beta=0.0))
 
 
 def test_locore_acts_inside_saliency() -> None:

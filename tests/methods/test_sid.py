@@ -10,6 +10,7 @@ from transformers import AutoModelForImageTextToText
 
 import seewhen
 import tiny
+from goldens import golden, golden_model, golden_replay, matches
 from promises import (
     STEPS,
     branch_logits,
@@ -20,10 +21,6 @@ from promises import (
     check_off,
     check_static_cache,
     close,
-    golden,
-    golden_model,
-    golden_replay,
-    matches,
     some_tokens,
 )
 from seewhen.errors import InvalidMethod, UnsupportedModel

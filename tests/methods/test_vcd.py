@@ -11,6 +11,7 @@ from torch import Tensor
 
 import seewhen
 import tiny
+from goldens import golden, golden_replay, matches
 from promises import (
     NEEDS_CACHE,
     STEPS,
@@ -22,9 +23,6 @@ from promises import (
     check_off,
     check_static_cache,
     close,
-    golden,
-    golden_replay,
-    matches,
     some_tokens,
     stock_logits,
 )

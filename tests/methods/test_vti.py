@@ -5,13 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import modes
 import pytest
 import torch
 from calibrating import TinyProcessor, pictures
 
 import seewhen
 import tiny
+from promises import (
+    FAMILIES,
+    check_acts,
+    check_batch,
+    check_beams,
+    check_compiled,
+    check_off,
+    check_static_cache,
+    check_without_cache,
+    close,
+    longer,
+    some_tokens,
+)
 from seewhen.backbone import Backbone
 from seewhen.calibrate import Directions, principal_direction, provenance, vision_layers
 from seewhen.errors import InvalidInput, InvalidMethod
@@ -26,7 +38,7 @@ from seewhen.methods.vti import (
     visual_direction,
 )
 
-ALL = (*modes.FAMILIES, "qwen3_5", "instructblip", "mistral3", "idefics3", "llava_next")
+ALL = (*FAMILIES, "qwen3_5", "instructblip", "mistral3", "idefics3", "llava_next")
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +56,8 @@ def fitted(family: str, folder: Path, layers: int | None = None, **parameters: A
         for seed in range(3):
             inputs = tiny.inputs(family, seed=seed)
             seen.append(visual_difference(backbone, inputs, 0.75, 2, generator))
-            longer = [modes.longer(inputs, modes.tokens(steps=3, seed=seed + k)) for k in (10, 20)]
-            said.append(text_difference(backbone, *longer))
+            texts = [longer(inputs, some_tokens(steps=3, seed=seed + k)) for k in (10, 20)]
+            said.append(text_difference(backbone, *texts))
         tensors = {"visual": visual_direction(seen), "textual": text_direction(said)}
         Directions("vti", tensors, provenance(backbone, [])).save(path)
     return seewhen.method("vti", directions=str(path), **parameters)
@@ -100,38 +112,39 @@ def test_difference_is_the_mean_of_the_maskings_minus_the_clean_image() -> None:
 @pytest.mark.parametrize("family", ALL)
 def test_families(family: str, folder: Path) -> None:
     """It acts, alone in either tower; directions are per token where all images have as many."""
-    modes.changes_something(family, fitted(family, folder, text_strength=0.0))
-    modes.changes_something(family, fitted(family, folder, image_strength=0.0))
+    check_acts(family, fitted(family, folder, text_strength=0.0))
+    check_acts(family, fitted(family, folder, image_strength=0.0))
     visual = Directions.load(folder / f"{family}.safetensors").tensors["visual"]
     assert len(visual) == len(vision_layers(tiny.model(family)))
     assert (visual.shape[1] > 1) == (not family.startswith(("qwen", "mistral")))
 
 
-@pytest.mark.parametrize("family", modes.FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_modes(family: str, folder: Path) -> None:
     method = fitted(family, folder)
-    modes.batch_equals_singles(family, method)
-    modes.same_without_cache(family, method)
-    modes.equals_stock(family, seewhen.method("vti", image_strength=0.0, text_strength=0.0))
+    check_batch(family, method)
+    check_without_cache(family, method)
+    check_off(family, seewhen.method("vti", image_strength=0.0, text_strength=0.0))
 
 
 def test_beams_and_static_cache(folder: Path) -> None:
-    modes.beams_carry_their_state("llava", fitted("llava", folder))
-    modes.static_equals_dynamic("llava", fitted("llava", folder, layers=3))
+    check_beams("llava", fitted("llava", folder))
+    check_static_cache("llava", fitted("llava", folder))
+    check_compiled("llava", fitted("llava", folder))
 
 
 def test_branch_rows_are_not_steered(folder: Path) -> None:
     """With a text-only row beside it, that row stays stock."""
-    model, inputs, continuation = tiny.model("llava"), tiny.inputs("llava"), modes.tokens()[0]
+    model, inputs, continuation = tiny.model("llava"), tiny.inputs("llava"), some_tokens()[0]
     contrast = seewhen.method("cai", contrast=3.0, plausibility=None, strength=0.0)
     steering = fitted("llava", folder)
     alone = seewhen.replay(model, inputs, continuation, steering)
     stock = seewhen.replay(model, inputs, continuation, contrast)
     both = seewhen.replay(model, inputs, continuation, steering + contrast)
-    modes.close(both.logits, alone.logits, 1e-4)
+    close(both.logits, alone.logits, 1e-4)
     # 3 lp+ - 2 lp-, so that lp- can be had back from both.
     other = (3 * stock.logits.log_softmax(-1) - stock.scores) / 2
-    modes.close((3 * both.logits.log_softmax(-1) - both.scores) / 2, other, 1e-3)
+    close((3 * both.logits.log_softmax(-1) - both.scores) / 2, other, 1e-3)
 
 
 def test_calibrate_and_file(tmp_path: Path) -> None:
@@ -155,7 +168,7 @@ def test_calibrate_and_file(tmp_path: Path) -> None:
     steered_fit = calibrate(model, TinyProcessor(), samples, masked=0.9, trials=2, image_strength=0.9)
     assert torch.equal(steered_fit.tensors["visual"], loaded.tensors["visual"])
     assert not torch.equal(steered_fit.tensors["textual"], loaded.tensors["textual"])
-    modes.changes_something("llava", seewhen.method("vti", directions=str(first)))
+    check_acts("llava", seewhen.method("vti", directions=str(first)))
 
 
 def test_fingerprint_follows_the_file(tmp_path: Path) -> None:
