@@ -53,11 +53,9 @@ def asks(run: Path, limit: int | None = None, batch: int = 128, part: str = "tes
     from seewhen.runs.evaluate import Ask
 
     exam = run / "exam" / part
-    # `limit` counts samples; POPE has six for each photograph and kind.
-    common: dict[str, Any] = {
-        "data": str(exam), "model": str(run / "model"), "batch": batch, "dtype": "bfloat16",
-    }  # fmt: skip
+    common: dict[str, Any] = {"data": str(exam), "model": str(run / "model"), "batch": batch}
     told: dict[str, Any] = {"image_list": str(exam / "chair.txt"), "limit": limit}
+    # `limit` counts samples: POPE has six for each photograph and kind.
     asked: dict[str, Any] = {"split": "coco", "limit": limit and 18 * limit}
     found = []
     for seeds in (None, 5):
