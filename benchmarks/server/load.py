@@ -68,8 +68,8 @@ class Tally:
         return told
 
 
-def questions(model: str, count: int, method: str) -> list[dict[str, Any]]:
-    """Captions and yes/no questions about the package's own scenes."""
+def questions(model: str, count: int, methods: list[str]) -> list[dict[str, Any]]:
+    """Captions and yes/no questions about the package's own scenes; methods take turns."""
     scenes = dataset("shifted", count)
     short = [record["text"] for record in pope(scenes, "adversarial")]
     bodies = []
@@ -87,7 +87,7 @@ def questions(model: str, count: int, method: str) -> list[dict[str, Any]]:
                 "temperature": 0,
                 "max_tokens": 8 if ask_one else 64,
                 "stream": number % 3 == 0,
-                "seewhen": {"method": method},
+                "seewhen": {"method": methods[number % len(methods)]},
             }
         )
     return bodies
@@ -166,7 +166,7 @@ async def alone(server: Served, bodies: list[dict[str, Any]]) -> list[str]:
 
 async def measure(batched: Served, single: Served, options: argparse.Namespace) -> dict[str, Any]:
     """All phases."""
-    bodies = questions(options.model, options.questions, options.method)
+    bodies = questions(options.model, options.questions, options.methods)
     expected = await alone(batched, bodies)
     assert expected == await alone(single, bodies)
     side = options.seconds / 6
@@ -196,7 +196,9 @@ def main() -> None:
     """Run and write results/load.json."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="packaged")
-    parser.add_argument("--method", default="cai")
+    parser.add_argument(
+        "--methods", default=["cai"], type=lambda text: text.split(","), help="cai, or cai,regular"
+    )
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--questions", type=int, default=48)
@@ -206,8 +208,8 @@ def main() -> None:
     result = about("load.py")
     result["settings"] = {key: value for key, value in vars(options).items() if key != "name"}
     with (
-        serving(options.model, options.method, f"batch_rows={options.rows}") as batched,
-        serving(options.model, options.method, "batch_rows=1", "n=1") as single,
+        serving(options.model, options.methods[0], f"batch_rows={options.rows}") as batched,
+        serving(options.model, options.methods[0], "batch_rows=1", "n=1") as single,
     ):
         result |= asyncio.run(measure(batched, single, options))
     print(json.dumps(result, indent=2))

@@ -90,7 +90,7 @@ def view(
 
 def _kind(path: Path) -> str:
     if not path.exists() and not path.with_name(path.name + ".json").exists():
-        raise InvalidInput(f"{path} does not exist.", "Give a trace (`seewhen describe --trace`) or a run directory.")
+        raise InvalidInput(f"{path} does not exist.", "Give a trace (`describe --trace`) or a run directory.")
     if not path.is_dir():
         return "trace"
     from seewhen.viewer.traces import traces_in
@@ -205,9 +205,9 @@ def _runs(
     if len(samples) == 1:
         return samples[0]
     bad = sum(each.wrong > 0 for each in everything)
-    rest = f"{len(everything)} answers, {bad} with mistakes; {len(samples)} of them are here, mistakes first."
-    if len(samples) < len(everything) and not wanted:
-        rest += " For others: --limit, or --sample with an id."
+    rest = f"{len(everything)} questions, {bad} with mistakes in the answers."
+    if len(samples) < len(everything):
+        rest += f" Here are {len(samples)} of them; for others use --limit, or --sample with an id."
     return {"format": FORMAT, "samples": samples, "rest": rest}
 
 

@@ -61,10 +61,12 @@ class Shown:
         """How much is wrong with the answers: things invented, questions answered wrongly."""
         return sum(_wrong(row) for row in self.rows)
 
-    @property
-    def note(self) -> str:
+    def note(self, labels: Sequence[str]) -> str:
         """That in words."""
-        return "; ".join(dict.fromkeys(_note(row) for row in self.rows))
+        notes = [_note(row) for row in self.rows]
+        if len(set(notes)) == 1:
+            return notes[0]
+        return "; ".join(f"{label} {note}" for label, note in zip(labels, notes, strict=True))
 
 
 def _wrong(row: Row) -> int:
@@ -74,8 +76,8 @@ def _wrong(row: Row) -> int:
 
 def _note(row: Row) -> str:
     if "parsed" in row.detail:
-        verdict = "right" if row.right else f"wrong: it is {row.detail['label']}"
-        return f"{str(row.detail['answer'])[:24]!r} is {verdict}"
+        verdict = "rightly" if row.right else "wrongly"
+        return f"says {str(row.detail['answer'])[:24]}, {verdict}"
     invented = row.detail.get("hallucinated") or row.detail.get("unsupported") or ()
     return f"invents {', '.join(dict.fromkeys(invented))}" if invented else "invents nothing"
 
@@ -199,7 +201,7 @@ class Teller:
             truth=truth,
             about=self._about,
         )
-        return {**page, "id": shown.id, "note": shown.note, "wrong": shown.wrong}
+        return {**page, "id": shown.id, "note": shown.note(self._labels), "wrong": shown.wrong}
 
     def _tokenizer(self, place: int) -> Any:
         processor = self._loaded[place][1]

@@ -12,7 +12,7 @@ function stats(answer) {
     parts.push(`${answer.cost.ms_per_token.toFixed(1)} ms/token${ratio}`);
   }
   if (answer.cost && answer.cost.extra_rows) parts.push(`+${answer.cost.extra_rows} row`);
-  if (DATA.truth !== null) {
+  if (DATA.truth !== null && !answer.busy) {
     const named = (present) => new Set(answer.words.filter((word) => word.object && word.present === present).map((word) => word.object)).size;
     parts.push(`names ${named(true)} things that are there, ${named(false)} that are not`);
   }
