@@ -329,7 +329,7 @@ def as_markdown(results: dict[str, Any]) -> str:
         f"seewhen {about['seewhen']}, torch {about['torch']}, transformers {about['transformers']}, "
         f"Python {about['python']}. `{about['command']}` ({about['seconds']} s).",
         "",
-        "| backbone | parameters | image / prompt tokens | checkpoint | saved | loaded | logits after loading |"
+        "| backbone | parameters | image / prompt tokens | checkpoint | saved | loaded | after loading |"
         " closed gate and stock |",
         "|---|---|---|---|---|---|---|---|",
     ]
@@ -337,9 +337,14 @@ def as_markdown(results: dict[str, Any]) -> str:
     for name, e in entries.items():
         size = f"{e['parameters'] / 1e9:.2f} B, {e['weights_gib']:.1f} GiB"
         disk = f"{e['checkpoint_gb']} GB | {e['save_s']} s | {e['load_s']} s" if "load_s" in e else "- | - | -"
-        tail = f"{e.get('logits_after_loading', '-')} | {e.get('closed_gate', '-')}"
+        loaded = [f"{k} {e[f'{k}_after_loading']}" for k in ("weights", "logits") if f"{k}_after_loading" in e]
+        tail = f"{', '.join(loaded) or '-'} | {e.get('closed_gate', '-')}"
         lines.append(f"| {name} | {size} | {e['image_tokens']} / {e['prompt_tokens']} | {disk} | {tail} |")
-    lines += ["", "Milliseconds per token after the first (peak GiB on the device):", ""]
+    lines += [
+        "",
+        "Milliseconds per token after the first: lengths met before / for the first time (peak GiB):",
+        "",
+    ]
     lines += ["| method | " + " | ".join(entries) + " |", "|---|" + "---|" * len(entries)]
     for title in METHODS:
         cells = [_cell(e["methods"].get(title)) for e in entries.values()]
@@ -369,7 +374,7 @@ def _cell(measured: dict[str, Any] | None) -> str:
     if "error" in measured:
         return "failed"
     memory = f" ({measured['peak_gib']})" if "peak_gib" in measured else ""
-    return f"{measured['ms_per_token']}{memory}"
+    return f"{measured['ms_per_token']} / {measured['first_generation_ms_per_token']}{memory}"
 
 
 def main() -> int:
