@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SLOW = {"opera": 60, "saliency": 60}  # photographs at most: several forward passes per token, row by row
 NAMES = (  # noqa: SIM905
-    "regular min-p cai cai-attention cai-contrast cai:paper cai:reference cai-gla pai vcd icd m3id sid only dola "
+    "regular min-p cai cai-attention cai-contrast cai:paper cai:reference pai vcd icd m3id sid only dola "
     "farsight memvr locore agla vti ict saliency opera"
 ).split()
 
