@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,35 @@ def raw(server: Running, body: dict[str, Any]) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", server.port))
     connection.sendall(head.encode() + data)
     return connection
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"method": "cai"},
+        {"method": "cai", "trace": True},
+        {"method": "vcd"},
+        {"method": "opera", "num_beams": 2},
+        {"method": "cai", "parameters": {"start_layer": 77}},  # refused by the model
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_batch_is_freed_without_the_garbage_collector(server: Running, asked: dict, stream: bool) -> None:
+    """The collector may come late, and a cache is large."""
+    from transformers import DynamicCache
+
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(openai.BadRequestError):
+            answer = server.client().chat.completions.create(**SHORT, stream=stream, extra_body={"seewhen": asked})
+            if stream:
+                list(answer)
+        until(lambda: not server.engine._running)
+        assert [found for found in gc.get_objects() if type(found) is DynamicCache] == []
+    finally:
+        gc.enable()
 
 
 def test_disconnect_cancels(server: Running) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -93,10 +94,14 @@ class _Steps(StoppingCriteria):
     """Called after every step: hands out the new tokens and says which rows are finished."""
 
     def __init__(self, run: Run) -> None:
-        self._run = run
+        # Weak: the run's handle keeps what `generate` was given for its trace, and this is among it. A circle
+        # would keep the batch's cache until the garbage collector comes by.
+        self._run = weakref.ref(run)
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        done = self._run.step(input_ids[:, -1].tolist())
+        run = self._run()
+        assert run is not None  # it waits for the call that asks
+        done = run.step(input_ids[:, -1].tolist())
         return torch.tensor(done, dtype=torch.bool, device=input_ids.device)
 
 

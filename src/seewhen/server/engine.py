@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import math
 import threading
@@ -103,15 +102,11 @@ class Engine:
     # -- the inference thread ----------------------------------------------------------------------------
 
     def _main(self) -> None:
-        gc.collect()
-        gc.freeze()  # what exists by now stays: later collections only look at what a batch left behind
         try:
             while self._next():
                 started = time.monotonic()
                 self._answer(self._running)
                 self._running = ()
-                # Caches and tracebacks hold themselves in cycles; a server cannot wait for chance to free them.
-                gc.collect()
                 self._pace += 0.2 * (time.monotonic() - started - self._pace)
         except BaseException:
             log.exception("the inference thread of %s died", self.name)
