@@ -86,8 +86,10 @@ def digest(image: Image.Image) -> str:
 def provenance(backbone: Backbone, images: Sequence[Image.Image], **settings: Any) -> dict[str, Any]:
     """What is noted about a fit."""
     config = backbone.model.config
+    name = str(getattr(config, "_name_or_path", "") or "")
     return {
-        "model": getattr(config, "_name_or_path", "") or "",
+        # Of a directory only its name: where it lies is nobody's business once the file is passed on.
+        "model": Path(name).name if Path(name).is_dir() else name,
         "model_type": config.model_type,
         "layers": backbone.num_layers,
         "width": backbone.text_config.hidden_size,
