@@ -169,7 +169,7 @@ def smoke(out: Path) -> None:
 
     store = out / "store"
     make_store(store)
-    place = run.Place(store, out / "run", "cpu", 1)
+    place = run.Place(store, out / "run", "cuda" if torch.cuda.is_available() else "cpu", 2)
     run.train(place, RECIPE)
     packed = packing.pack(place.out, store / "dinov2-small.int8.safetensors")
     packing.build(packed, store / "smollm2.gguf", place.out / "model")
