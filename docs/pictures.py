@@ -71,9 +71,15 @@ PHONE: dict[str, Any] = {"width": 390, "height": 844, "phone": True}
 
 
 def static_pages(browser: Browser, folder: Path) -> None:
-    """Three methods on one scene, in the light, in the dark, and on a phone."""
-    seewhen("demo", "--out", folder / "demo", "--scene", SCENE)
-    page = folder / "demo" / "seen.html"
+    """Two methods on one scene, in the light, in the dark, and on a phone."""
+    from seewhen.scenes import render, sample
+
+    scene = sample("shifted", SCENE)
+    render(scene).save(folder / "scene.png")
+    # From traces: the times that `--html` shows would be those of a machine busy with a browser.
+    seewhen("compare", folder / "scene.png", "--methods", "regular,cai", "--trace", folder / "traces")
+    page = folder / "seen.html"
+    seewhen("view", folder / "traces", "--objects", ",".join(scene.names), "--out", page, "--no-open")
     browser.open(page)
     keep(browser, "page", 1130)
     browser.open(page, dark=True)
