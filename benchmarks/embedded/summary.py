@@ -17,6 +17,15 @@ def cell(method: dict, metric: str, against: str = "regular") -> str:
     return f"{entry['value']:.1f}{mark} [{entry['low']:.1f}, {entry['high']:.1f}]"
 
 
+def name(method: dict) -> str:
+    """A method's label; ICT, which ran twice, by its strength instead of its file."""
+    described = method["method"]
+    if described["method"] != "ict":
+        return method["label"]
+    strength = described["parameters"]["image_strength"]
+    return "ict" if strength == 8 else f"ict (strengths {strength:g})"
+
+
 def table(groups: list[dict], columns: list[tuple[str, dict, str]]) -> str:
     """One row per method; a column is a title, the facts that choose the group, and a metric."""
     found = []
@@ -26,16 +35,53 @@ def table(groups: list[dict], columns: list[tuple[str, dict, str]]) -> str:
         found.append(max(chosen, key=lambda g: len(g["methods"])) if chosen else None)
     names: list[str] = []
     for group in found:
-        names += [m["label"] for m in group["methods"] if m["label"] not in names] if group else []
+        names += [name(m) for m in group["methods"] if name(m) not in names] if group else []
     lines = ["| method | " + " | ".join(title for title, _, _ in columns) + " |"]
     lines.append("|---|" + "--:|" * len(columns))
-    for name in names:
+    for row in names:
         cells = []
         for group, (_, _, metric) in zip(found, columns, strict=True):
-            method = next((m for m in group["methods"] if m["label"] == name), None) if group else None
+            method = next((m for m in group["methods"] if name(m) == row), None) if group else None
             cells.append(cell(method, metric) if method else "—")
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        lines.append(f"| {row} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+SHOWN = {
+    "chair": (("CHAIR_s", "chair_s"), ("CHAIR_i", "chair_i"), ("recall", "recall")),
+    "pope": (("accuracy", "accuracy"),),
+    "mme": (("MME (800)", "hallucination"),),
+}
+
+
+def shorter(groups: list[dict]) -> str:
+    """Runs over fewer scenes or seeds, beside regular decoding on the same ones."""
+    lines = [
+        "| method | part | scenes x seeds | metric | value | regular, same scenes |",
+        "|---|---|--:|---|--:|--:|",
+    ]
+    rows = []
+    for group in groups:
+        facts = group["facts"]
+        alike = [g["facts"] for g in groups if same(g["facts"], facts)]
+        if facts["samples"] == max(f["samples"] for f in alike):
+            continue
+        methods = {name(m): m for m in group["methods"]}
+        regular = methods.pop("regular")
+        methods.pop("min-p", None)
+        mode = "greedy" if facts["decoding"] == "greedy" else "sampled"
+        part = f"{facts['benchmark'].upper()} {facts['split']}, {mode}"
+        scale = f"{facts['images']} x {facts['seeds']}"
+        for label, method in methods.items():
+            for title, metric in SHOWN[facts["benchmark"]]:
+                values = f"{cell(method, metric)} | {cell(regular, metric)}"
+                rows.append(f"| {label} | {part} | {scale} | {title} | {values} |")
+    return "\n".join(lines + sorted(rows))
+
+
+def same(a: dict, b: dict) -> bool:
+    """Whether two groups differ in nothing but how many answers they have."""
+    return all(a[key] == b[key] for key in a if key not in ("samples", "images", "seeds"))
 
 
 def main() -> None:
@@ -56,6 +102,8 @@ def main() -> None:
             columns = [(f"POPE {s} ↑", pope, f"{part}-{s}/accuracy") for s in ("random", "popular", "adversarial")]
             columns += [("POPE all ↑", pope, "accuracy"), ("MME (800) ↑", mme, "hallucination")]
             print(table(groups, columns))
+    print("\n### Shorter runs\n")
+    print(shorter(groups))
 
 
 if __name__ == "__main__":
