@@ -4,6 +4,7 @@
     python -m photographs pack --store STORE --out RUN       RUN/photo.int8.safetensors and RUN/model
     python -m photographs exam --store STORE --out RUN       RUN/exam/test, RUN/exam/validation
     python -m photographs measure --out RUN                  plain greedy POPE and CHAIR: RUN/measured.json
+    python -m photographs look --store STORE --out RUN       where it looks, when it doubts: RUN/look
     python -m photographs smoke --out FOLDER                 all of it, tiny and random, in seconds
 
 STORE is what `python -m photographs.prepare` made. See README.md.
@@ -51,6 +52,13 @@ def measure(options: argparse.Namespace) -> None:
     print(json.dumps(measure_regular(options.out, options.limit, options.batch), indent=1))
 
 
+def look(options: argparse.Namespace) -> None:
+    from photographs.look import look
+
+    told = look(options.store, options.out, options.limit, options.tokens, options.batch)
+    print(json.dumps({name: value if isinstance(value, (int, str)) else "drawn" for name, value in told.items()}))
+
+
 def smoke(options: argparse.Namespace) -> None:
     from photographs.tiny import smoke
 
@@ -62,20 +70,22 @@ def main() -> None:
         prog="python -m photographs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for work in (train, pack, exam, measure, smoke):
+    for work in (train, pack, exam, measure, look, smoke):
         command = commands.add_parser(work.__name__)
         command.set_defaults(work=work)
         command.add_argument("--out", type=Path, required=True)
-        if work in (train, pack, exam):
+        if work in (train, pack, exam, look):
             command.add_argument("--store", type=Path, required=True)
         if work is train:
             command.add_argument("--recipe", type=Path, help="JSON with what differs from the recipe's defaults")
             command.add_argument("--until", default="finetune", help="the last stage: tower, projector, finetune")
             command.add_argument("--workers", type=int, default=os.cpu_count() or 1)
             command.add_argument("--device", help="cuda or cpu; by default what there is")
-        if work is measure:
-            command.add_argument("--limit", type=int, help="only so many questions and descriptions")
-            command.add_argument("--batch", type=int, default=128)
+        if work in (measure, look):
+            command.add_argument("--limit", type=int, help="only so many photographs")
+            command.add_argument("--batch", type=int, default=128 if work is measure else 8)
+        if work is look:
+            command.add_argument("--tokens", type=int, default=64)
     options = parser.parse_args()
     try:
         options.work(options)

@@ -54,7 +54,7 @@ class FineTune(Stage):
 class Recipe:
     """A run."""
 
-    tower: Tower = field(default_factory=lambda: Tower(4000, 384, 5e-4, 5.0))
+    tower: Tower = field(default_factory=lambda: Tower(4000, 384, 3e-4, 5.0))
     projector: Projector = field(default_factory=lambda: Projector(500, 128, 5e-4, 1.5))
     finetune: FineTune = field(default_factory=lambda: FineTune(2400, 128, 6e-4, 6.0))
     seed: int = 0

@@ -32,7 +32,7 @@ def make_store(store: Path, training: int = 48, tested: int = 12) -> None:
     store.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     lists = holdout.read()
-    held_out = [n for name in ("validation", "pope", "chair") for n in sorted(lists[name])[:tested]]
+    held_out = [n for name in ("validation", "pope", "chair", "annotated") for n in sorted(lists[name])[:tested]]
     every = frozenset().union(*lists.values())
     free = [n for n in range(1, 10_000) if n not in every][:training]
     categories = sorted(COCO)
@@ -42,6 +42,10 @@ def make_store(store: Path, training: int = 48, tested: int = 12) -> None:
     }
     with gzip.open(store / run.TABLE, "wt", encoding="utf-8") as stream:
         json.dump({"categories": categories, "images": table}, stream)
+    located = {
+        str(n): [(categories[table[str(n)][0]], 0.2, 0.2, 0.7, 0.7)] for n in sorted(lists["annotated"])[:tested]
+    }
+    (store / "boxes.json").write_text(json.dumps(located), "utf-8")
     for name, numbers in (("heldout-00", held_out), ("train-00", free[::2]), ("train-01", free[1::2])):
         photos.write_shard(store / f"{name}.safetensors", {n: _picture(rng) for n in numbers})
     for kind in ("random", "popular", "adversarial"):

@@ -14,6 +14,7 @@ from photographs import (
     checks,
     exam,
     holdout,
+    look,
     loop,
     lora,
     packing,
@@ -119,6 +120,19 @@ def test_the_study_measures_and_resumes(trained: run.Place) -> None:
     before = sorted(p.stat().st_mtime_ns for p in (trained.out / "runs").glob("*/samples*"))
     assert study.measure_regular(trained.out, 2, 8) == found
     assert before == sorted(p.stat().st_mtime_ns for p in (trained.out / "runs").glob("*/samples*"))
+
+
+def test_looking_uses_annotated_photographs_and_their_boxes(trained: run.Place) -> None:
+    asked = look.cases(trained.store, "prompt", 5)
+    annotated = holdout.read()["annotated"]
+    for case in asked:
+        assert int(case.name) in annotated and case.image is not None and case.boxes
+        assert set(case.boxes) <= set(case.truth or ())
+        assert case.inside((0.5, 0.5), next(iter(case.boxes))) and not case.inside(
+            (0.1, 0.1), next(iter(case.boxes))
+        )
+    told = look.look(trained.store, trained.out, limit=2, tokens=4, batch=2)
+    assert told["photographs"] == 2 and {"pointing", "auroc", "fired", "failure"} < set(told)
 
 
 def test_tuned_parameters_are_used(trained: run.Place) -> None:
