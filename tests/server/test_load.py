@@ -30,7 +30,7 @@ class Here:
 def test_many_clients(server: Running) -> None:
     async def measured() -> load.Tally:
         here = Here(server.url)
-        bodies = [{**body, "max_tokens": 8} for body in load.questions(MODEL, 9, "cai")]
+        bodies = [{**body, "max_tokens": 8} for body in load.questions(MODEL, 9, ["cai", "regular"])]
         expected = await load.alone(here, bodies)
         assert len(set(expected)) > 4
         return await load.phase(here, bodies, expected, clients=16, seconds=2)
