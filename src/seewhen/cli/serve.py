@@ -54,7 +54,7 @@ def serve(
         bool, typer.Option("--debug", help="Show the traceback of an error.", callback=show_traceback)
     ] = False,
 ) -> None:
-    """Serve chat completions that the official OpenAI clients understand.
+    """Serve chat completions that the official OpenAI clients understand, and a page to ask with in a browser.
 
     seewhen serve
 
