@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +21,8 @@ from seewhen.methods import method as make_method
 from seewhen.methods.base import Method
 from seewhen.observe import Observer
 from seewhen.sequence import Sequence
+from seewhen.speed import Fast, Way, may_replace_loop, quickened, resolve
+from seewhen.speed.decode import FastLoop
 from seewhen.tilting import Tilt
 from seewhen.trace import Trace
 
@@ -61,6 +65,7 @@ def attach(
     trace: bool | str = False,
     relevance_layers: tuple[int, ...] = (),
     head_layers: tuple[int, ...] = (),
+    fast: Fast = "off",
     backbone: Backbone | None = None,
 ) -> Iterator[Handle]:
     """Make `model` decode with `method` inside the context; afterwards it is as it was.
@@ -71,6 +76,10 @@ def attach(
     `relevance_layers` adds relevance read at other source layers and `head_layers` the attention of each
     head of some layers, for analysis.
 
+    `fast` chooses how single tokens are decoded: "graph" captures the step as a CUDA graph with fused
+    kernels, "compile" also compiles it (worth its minute for long runs), "off" leaves transformers' own
+    loop and kernels, and "auto" is "graph" wherever it applies, that is on one GPU without beams.
+
         with seewhen.attach(model, "cai") as handle:
             output = model.generate(**inputs, max_new_tokens=64)
         print(handle.summary())
@@ -78,29 +87,60 @@ def attach(
     A `generate` call that the method cannot honour (assisted decoding, chunked prefill, no cache)
     raises `UnsupportedMode`; a prompt without an image is passed through with a warning.
     """
-    method = make_method(method)
-    backbone = backbone or Backbone.of(model)
-    level = trace if isinstance(trace, str) else ("full" if trace else "summary")
-    if level not in ("summary", "full", "replay"):
-        raise UnsupportedMode(f"trace={trace!r} is unknown.", "Use True, False or 'replay'.")
-    tilts = [i for i in method.parts(backbone).interventions if isinstance(i, Tilt)]
-    base = next((tilt.gate.base for tilt in tilts if tilt.gate is not None), math.e)
-    observers: tuple[Observer, ...] = ()
-    if level != "summary":
-        observers = (Observer(relevance_layers, head_layers, own_relevance=not tilts, entropy_base=base),)
-    session = Session(backbone, method, observers, level, base)
-    handle = Handle(session)
-    with attached_session(session):
-        watched = _watch_generate(model, session, handle)
-        model.generate = watched
-        try:
-            yield handle
-        finally:
-            # An instance attribute hid the class's method; remove it and the method is back.
-            model.__dict__.pop("generate", None)
+    with Attachment.of(model, method, trace, relevance_layers, head_layers, fast, backbone).placed() as handle:
+        yield handle
 
 
-def _watch_generate(model: Any, session: Session, handle: Handle) -> Callable[..., Any]:
+@dataclass(frozen=True)
+class Attachment:
+    """A method made ready for a model. `placed` can be entered again: captured steps are kept meanwhile."""
+
+    model: Any
+    session: Session
+    handle: Handle
+    way: Way | None
+    loop: FastLoop | None
+
+    @classmethod
+    def of(
+        cls,
+        model: Any,
+        method: str | Method,
+        trace: bool | str = False,
+        relevance_layers: tuple[int, ...] = (),
+        head_layers: tuple[int, ...] = (),
+        fast: Fast = "off",
+        backbone: Backbone | None = None,
+    ) -> Attachment:
+        """Check and prepare; the model is not touched yet."""
+        method = make_method(method)
+        backbone = backbone or Backbone.of(model)
+        level = trace if isinstance(trace, str) else ("full" if trace else "summary")
+        if level not in ("summary", "full", "replay"):
+            raise UnsupportedMode(f"trace={trace!r} is unknown.", "Use True, False or 'replay'.")
+        tilts = [i for i in method.parts(backbone).interventions if isinstance(i, Tilt)]
+        base = next((tilt.gate.base for tilt in tilts if tilt.gate is not None), math.e)
+        observers: tuple[Observer, ...] = ()
+        if level != "summary":
+            observers = (Observer(relevance_layers, head_layers, own_relevance=not tilts, entropy_base=base),)
+        way = resolve(fast, backbone, method)
+        session = Session(backbone, method, observers, level, base, fast=way is not None and way.kernels)
+        loop = None if way is None else FastLoop(session, compiled=way.compiled)
+        return cls(model, session, Handle(session), way, loop)
+
+    @contextmanager
+    def placed(self) -> Iterator[Handle]:
+        """The method on its model for the time of the context."""
+        with attached_session(self.session), quickened(self.session.backbone, self.way):
+            self.model.generate = _watch_generate(self.model, self.session, self.handle, self.loop)
+            try:
+                yield self.handle
+            finally:
+                # An instance attribute hid the class's method; remove it and the method is back.
+                self.model.__dict__.pop("generate", None)
+
+
+def _watch_generate(model: Any, session: Session, handle: Handle, fast: FastLoop | None) -> Callable[..., Any]:
     stock = model.generate  # bound method of the class
 
     @functools.wraps(stock)
@@ -117,6 +157,9 @@ def _watch_generate(model: Any, session: Session, handle: Handle) -> Callable[..
         beams = loop is None and _option(model, kwargs, "num_beams", 1) > 1
         if beams:
             kwargs["return_dict_in_generate"] = True  # for the beam indices, which the trace needs
+        if fast is not None and loop is None and not beams and may_replace_loop(kwargs):
+            # transformers drops a streamer that comes with a loop of our own, so the loop gets it directly.
+            kwargs["custom_generate"] = dataclasses.replace(fast, streamer=kwargs.pop("streamer", None))
         session.forget()
         with session.given(inputs):
             output = stock(*args, **kwargs) if loop is None else loop(session, stock, *args, **kwargs)

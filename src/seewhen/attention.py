@@ -20,12 +20,14 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from seewhen.errors import UnsupportedModel
+from seewhen.speed import kernels_run_on
 
 if TYPE_CHECKING:
     from seewhen.sequence import Step
 
 PREFIX = "seewhen_"
 KEYWORD = "seewhen"
+FAST = "fast"  # hosts our one-row kernel for decoding steps and SDPA for prompts
 
 
 @dataclass
@@ -43,8 +45,11 @@ class AttentionCall:
     value: Tensor
     mask: Tensor | None
     scaling: float
-    output: Tensor  # (rows, queries, heads, d), of the stock kernel
+    output: Tensor  # (rows, queries, heads, d), of the stock kernel; not computed where `fused` is set
     softcap: float | None = None  # bound of the scores, where the model has one
+    # The kernel that tilts in its one pass, (weights, gate, form, strength) -> output, where there is one and
+    # nothing has touched the output before.
+    fused: Callable[[Tensor, Tensor, str, float], Tensor] | None = None
     # Computed once per call. Not functools.cached_property: its lock cannot be traced by torch.compile.
     _scores: Tensor | None = None
     _log_normaliser: Tensor | None = None
@@ -111,6 +116,8 @@ class AttentionCall:
 
 def _stock(kernel: str, module: nn.Module) -> Callable[..., tuple[Tensor, Any]]:
     """The stock attention function `kernel`; `eager` is the modelling file's own."""
+    if kernel == FAST:
+        kernel = "sdpa"  # for what the fast kernel does not take: prompts
     if kernel == "eager":
         return sys.modules[type(module).__module__].eager_attention_forward
     return ALL_ATTENTION_FUNCTIONS[kernel]
@@ -132,16 +139,51 @@ def _hosted(kernel: str) -> Callable[..., tuple[Tensor, Any]]:
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
         if step is not None:
             attention_mask = step.edit_mask(layer, attention_mask, query.shape[2], key.shape[2])
+        if kernel == FAST and takes_fast(query, key, attention_mask):
+            return _fast(module, step, layer, (query, key, value), attention_mask, scaling), None
         output, weights = _stock(kernel, module)(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
         if step is not None and step.edits(layer):
-            softcap = None if kernel == "sdpa" else kwargs.get("softcap")  # SDPA has no cap, whoever asks
+            softcap = None if kernel in ("sdpa", FAST) else kwargs.get("softcap")  # SDPA has no cap, whoever asks
             call = AttentionCall(module, layer, query, key, value, attention_mask, scaling, output, softcap)
             output = step.edit_attention(call)
         return output, weights
 
     return attention
+
+
+def takes_fast(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
+    """Whether the one-row kernel takes this call."""
+    if query.shape[2] != 1 or not kernels_run_on(query.device):
+        return False
+    from seewhen.speed import attention_kernel
+
+    return attention_kernel.takes(query, key, mask)
+
+
+def _fast(
+    module: nn.Module,
+    step: Step | None,
+    layer: int,
+    states: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor | None,
+    scaling: float,
+) -> Tensor:
+    """One query row through the one-pass kernel; an edit that is a plain tilt happens inside it."""
+    from seewhen.speed.attention_kernel import attention
+
+    def tilted(weights: Tensor, gate: Tensor, form: str, strength: float) -> Tensor:
+        return attention(*states, mask, scaling, weights, gate, form, strength)[0]
+
+    if step is None or not step.edits(layer):
+        return attention(*states, mask, scaling)[0]
+    if step.fuses(layer):
+        call = AttentionCall(module, layer, *states, mask, scaling, states[0], None, tilted)
+    else:
+        output = attention(*states, mask, scaling)[0]
+        call = AttentionCall(module, layer, *states, mask, scaling, output)
+    return step.edit_attention(call)
 
 
 def hosted_name(kernel: str) -> str:
@@ -150,13 +192,14 @@ def hosted_name(kernel: str) -> str:
         return kernel
     name = PREFIX + kernel
     if name not in ALL_ATTENTION_FUNCTIONS:
-        if kernel not in ALL_MASK_ATTENTION_FUNCTIONS or (
-            kernel != "eager" and kernel not in ALL_ATTENTION_FUNCTIONS
+        masks = "sdpa" if kernel == FAST else kernel
+        if masks not in ALL_MASK_ATTENTION_FUNCTIONS or (
+            masks != "eager" and masks not in ALL_ATTENTION_FUNCTIONS
         ):
             raise UnsupportedModel(
                 f"The attention implementation {kernel!r} cannot be hosted.",
                 "Load the model with attn_implementation='sdpa' or 'eager'.",
             )
         AttentionInterface.register(name, _hosted(kernel))
-        AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[kernel])
+        AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[masks])
     return name

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from seewhen.attention import KEYWORD, PREFIX, hosted_name
+from seewhen.attention import FAST, KEYWORD, PREFIX, hosted_name
 from seewhen.backbone import Backbone
 from seewhen.branches import decode_arguments, prefill_arguments
 from seewhen.errors import InvalidMethod, UnsupportedMode, UnsupportedModel
@@ -46,8 +46,9 @@ class Session:
         observers: tuple[Intervention, ...] = (),
         level: str = "summary",
         entropy_base: float = math.e,
+        fast: bool = False,
     ) -> None:
-        self.backbone, self.method, self.level = backbone, method, level
+        self.backbone, self.method, self.level, self.fast = backbone, method, level, fast
         self.entropy_base = entropy_base
         self.parts: Parts = method.parts(backbone)
         self.interventions = observers + self.parts.interventions
@@ -221,7 +222,7 @@ class Session:
     def _sequence(self, prefill: Prefill, cache: Any) -> Sequence:
         rows, length = prefill.embeds.shape[:2]
         limit = _static_limit(cache)
-        capacity = _FIRST_CAPACITY if limit is None else max(limit - length + 2, 1)
+        capacity = _FIRST_CAPACITY if limit is None else _rounded(limit - length + 2)
         recorder = Recorder(self.level, rows, self.backbone.num_layers, capacity, prefill.embeds.device)
         return Sequence(
             backbone=self.backbone,
@@ -233,6 +234,7 @@ class Session:
             recorder=recorder,
             tables=self.tables,
             growing=limit is None,
+            fast=self.fast,
         )
 
     def _after_driver(self, module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> Any:
@@ -288,6 +290,11 @@ def _padding(mask: Any, embeds: Tensor, positions: Tensor) -> Tensor:
         return ~mask[:, :length].bool()
     last = mask[:, 0, -1, :length]  # the last prompt token sees all that is not padding
     return ~last if last.dtype == torch.bool else last < 0
+
+
+def _rounded(steps: int) -> int:
+    """Up to a multiple, so that prompts of similar length have buffers of one shape."""
+    return -(-max(steps, 1) // _FIRST_CAPACITY) * _FIRST_CAPACITY
 
 
 def _static_limit(cache: Any) -> int | None:
@@ -350,8 +357,8 @@ def attached_session(session: Session) -> Iterator[Session]:
     try:
         setattr(model, _ATTACHED, session)
         _forget_compiled(backbone)
-        if session.tables.edits or session.tables.masks:
-            decoder.set_attn_implementation(hosted_name(kernel))
+        if session.fast or session.tables.edits or session.tables.masks:
+            decoder.set_attn_implementation(hosted_name(FAST if session.fast else kernel))
             if not decoder.config._attn_implementation.startswith(PREFIX):
                 raise UnsupportedModel(
                     f"{type(decoder).__name__} does not let its attention be chosen.",

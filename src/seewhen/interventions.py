@@ -7,7 +7,7 @@ model, so any number of batches, beams, threads and nested calls can use one at 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,10 @@ class Intervention:
     `memory` is whatever `begin` returned. Callbacks must stay on the device: no `.item()`, no branching
     on tensor values, so that they can be compiled.
     """
+
+    # Whether no decoding step looks at the sequence's prompt length (a number, which a captured step would
+    # keep): then a step captured for one prompt serves prompts of other lengths too.
+    any_prompt_length: ClassVar[bool] = False
 
     def sees(self, backbone: Backbone) -> frozenset[int]:
         """Layers whose input hidden states `before_layer` wants to see."""
@@ -50,6 +54,10 @@ class Intervention:
     def attend(self, step: Step, memory: Any, call: AttentionCall) -> Tensor:
         """Return the edited attention output of `call`."""
         return call.output
+
+    def fuses(self, step: Step) -> bool:
+        """Whether `attend` uses `call.fused` and does not need the stock kernel's output."""
+        return False
 
     def edit_mask(
         self, step: Step, memory: Any, layer: int, mask: Tensor | None, shape: tuple[int, int]

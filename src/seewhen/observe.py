@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ class Observer(Intervention):
 
     `own_relevance` is False when the method's tilt already records the relevance it uses.
     """
+
+    any_prompt_length: ClassVar[bool] = True
 
     relevance_layers: tuple[int, ...] = ()
     head_layers: tuple[int, ...] = ()

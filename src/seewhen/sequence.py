@@ -135,6 +135,7 @@ class Sequence:
     hidden: Tensor | None = None  # (all rows, prompt), bool: columns a row must not see
     shift: Tensor | None = None  # ([axes,] branch rows): how far branch positions lie behind their main row
     reached: bool = False  # an attention call has received the step: the model hands keywords down
+    fast: bool = False  # our kernels may be used: results equal to rounding, not bit for bit
     widened: int = 0  # columns of padding before the prompt, for branches with a longer one
 
     @property
@@ -206,6 +207,11 @@ class Step:
     def edits(self, layer: int) -> bool:
         """Whether any intervention edits the attention of `layer`."""
         return layer in self.sequence.tables.edits
+
+    def fuses(self, layer: int) -> bool:
+        """Whether the one edit of `layer` can happen inside the attention kernel."""
+        editing = self.sequence.tables.edits[layer]
+        return len(editing) == 1 and self.sequence.interventions[editing[0]].fuses(self)
 
     def edit_attention(self, call: AttentionCall) -> Tensor:
         """The attention output after all edits of this layer."""

@@ -199,13 +199,14 @@ def random_inputs(
     config: Any,
     *,
     rows: int = 1,
+    images: int = 1,
     text_before: int = 34,
     text_after: int = 28,
     device: str = "cpu",
     dtype: Any = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """A batch for `generate` with one random image per row, laid out as the family's processor does.
+    """A batch for `generate` with random images in each row, laid out as the family's processor does.
 
     The text is random too. Lengths of the text before and after the image are those of a POPE question in
     LLaVA-1.5's template; families that begin with the image have no text before it.
@@ -213,10 +214,12 @@ def random_inputs(
     import torch
 
     generator = torch.Generator().manual_seed(seed)
-    layout = _LAYOUTS[config.model_type](config, rows, generator)
+    if images > 1 and config.model_type in _ONE_IMAGE:
+        raise InvalidInput(f"A prompt of {config.model_type} holds one image.", "Use one image.")
+    layout = _LAYOUTS[config.model_type](config, rows * images, generator)
     words = (3, min(30_000, config.get_text_config(decoder=True).vocab_size))
     before = layout.pop("begins_with", None)
-    parts = [layout.pop("image_ids")[None].expand(rows, -1)]
+    parts = [layout.pop("image_ids").repeat(images)[None].expand(rows, -1)]
     if before is None:
         parts.insert(0, torch.randint(*words, (rows, text_before), generator=generator))
     parts.append(torch.randint(*words, (rows, text_after), generator=generator))
@@ -285,6 +288,7 @@ def _qwen_35_layout(config: Any, rows: int, generator: Any) -> dict[str, Any]:
     }
 
 
+_ONE_IMAGE = ("instructblip",)
 _LAYOUTS: Mapping[str, Callable[[Any, int, Any], dict[str, Any]]] = {
     "llava": _llava_layout,
     "instructblip": _instructblip_layout,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -66,6 +66,8 @@ class _Memory:
 @dataclass(frozen=True)
 class Tilt(Intervention):
     """Tilts the last row of attention of `layers` towards the image. `gate` None means always."""
+
+    any_prompt_length: ClassVar[bool] = True
 
     layers: tuple[int, ...]
     relevance: Relevance = Relevance()
@@ -129,7 +131,8 @@ class Tilt(Intervention):
         if step.prefill is not None and not self.edit_prefill:
             open_ = torch.zeros_like(open_)
         if self.gate is not None:
-            uncertainty = when.entropy(sequence.backbone.lens(hidden[: sequence.rows, -1]), self.gate.base)
+            states = hidden[: sequence.rows, -1]
+            uncertainty = when.lens_entropy(sequence.backbone, states, self.gate.base, sequence.fast)
             threshold = self._threshold(memory, layer, uncertainty)
             open_ = open_ & (uncertainty > threshold)
             # Entropy belongs to the layer that produced the state, threshold and gate to the tilted one.
@@ -147,10 +150,18 @@ class Tilt(Intervention):
         history.update(uncertainty.to(history.mean.device))
         return threshold
 
+    def fuses(self, step: Step) -> bool:
+        """A plain tilt whose attention nobody records."""
+        return self.kl_budget is None and not step.recorder.full
+
     def attend(self, step: Step, memory: _Memory, call: AttentionCall) -> Tensor:
         """Tilt the last row where the gate is open; other rows keep their bits."""
+        rows = call.query.shape[0]
+        if call.fused is not None:
+            gate = pad_rows(step.scratch_of(self)[f"gate{call.layer}"], rows)
+            return call.fused(self._column_weights(step, call), gate, self.form, self.strength)
         columns, valid, weights, gate = (
-            t.to(call.query.device) for t in self._targets(step, call.layer, call.query.shape[0])
+            t.to(call.query.device) for t in self._targets(step, memory, call.layer, rows)
         )
         weights = weights[:, None]
         scores = call.scores_at(columns)
@@ -164,10 +175,23 @@ class Tilt(Intervention):
         self._record(step, call.layer, attention, bias, gate)
         return call.replace_last(row, gate)
 
-    def _targets(self, step: Step, layer: int, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Columns, validity, weights (all (rows, tokens)) and gate (rows,) of all rows: no tilt in branches."""
+    def _column_weights(self, step: Step, call: AttentionCall) -> Tensor:
+        """The weights at their columns, (rows, columns), zero elsewhere; the same for all layers of a step."""
         scratch = step.scratch_of(self)
+        if "columns" not in scratch:
+            columns, _ = step.sequence.image.padded(call.query.shape[0])
+            weights = pad_rows(scratch["weights"], call.query.shape[0])
+            # scatter_add: padded entries all name column 0, with weight 0.
+            spread = torch.zeros((weights.shape[0], call.key.shape[2]), device=weights.device)
+            scratch["columns"] = spread.scatter_add(1, columns, weights.float())
+        return scratch["columns"]
+
+    def _targets(
+        self, step: Step, memory: _Memory, layer: int, rows: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Columns, validity, weights (all (rows, tokens)) and gate (rows,) of all rows: no tilt in branches."""
         columns, valid = step.sequence.image.padded(rows)
+        scratch = step.scratch_of(self)
         return columns, valid, pad_rows(scratch["weights"], rows), pad_rows(scratch[f"gate{layer}"], rows)
 
     def _bias(self, scores: Tensor, attention: Tensor, weights: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ COMMANDS = (
     "figure",
     "view",
     "calibrate",
+    "bench",
     "serve",
 )
 

@@ -9,20 +9,36 @@ the text-only row itself exceeds the threshold. Only the preset `reference` does
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from seewhen.interventions import pad_rows
-from seewhen.sequence import Step
+from seewhen.sequence import Prefill, Sequence, Step
 from seewhen.tilting import Tilt, _Memory
 from seewhen.when import entropy
+
+
+@dataclass
+class _LeakMemory(_Memory):
+    # On the device, because a captured step serves prompts of several lengths.
+    prompt_length: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.long))
 
 
 @dataclass(frozen=True)
 class LeakyTilt(Tilt):
     """`Tilt` with the leak. It knows one branch, the text-only row, and a fixed threshold."""
+
+    def begin(self, sequence: Sequence, prefill: Prefill) -> _LeakMemory:
+        """Also remember the prompt's length."""
+        super().begin(sequence, prefill)
+        length = torch.full((1,), sequence.prompt_length, device=prefill.embeds.device)
+        return _LeakMemory(None, prompt_length=length)
+
+    def fuses(self, step: Step) -> bool:
+        """Branch rows are tilted elsewhere than main rows."""
+        return False
 
     def _decide(self, step: Step, memory: _Memory, layer: int, hidden: Tensor) -> None:
         super()._decide(step, memory, layer, hidden)
@@ -31,17 +47,20 @@ class LeakyTilt(Tilt):
         own = entropy(sequence.backbone.lens(hidden[sequence.rows :, -1]), self.gate.base)
         scratch[f"leak{layer}"] = scratch[f"gate{layer}"] | (own > self.gate.threshold)
 
-    def _targets(self, step: Step, layer: int, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        columns, valid, weights, gate = super()._targets(step, layer, rows)
+    def _targets(
+        self, step: Step, memory: _Memory, layer: int, rows: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        columns, valid, weights, gate = super()._targets(step, memory, layer, rows)
         sequence, scratch = step.sequence, step.scratch_of(self)
         main = sequence.rows
         if step.prefill is not None or sequence.hidden is None:
             return columns, valid, weights, gate
+        assert isinstance(memory, _LeakMemory)
         hidden = sequence.hidden.sum(dim=1, keepdim=True)
         # The same offsets from the row's own first token, in the branch row's columns.
         moved = columns[:main] + hidden[main:] - hidden[:main]
         end = sequence.image.columns.amax(dim=1) + 1 - hidden[:main, 0]
-        length = sequence.prompt_length - hidden[main:, 0] + step.recorder.step
+        length = memory.prompt_length - hidden[main:, 0] + step.recorder.step
         grown = length > end
         leaked = scratch[f"leak{layer}"] & grown
         branch = torch.where(grown[:, None], moved, 0)

@@ -68,6 +68,8 @@ def jensen_shannon(log_p: Tensor, log_q: Tensor) -> Tensor:
 class EarlyStates(Intervention):
     """Keeps the last position's hidden states that go into `layers`."""
 
+    any_prompt_length: ClassVar[bool] = True
+
     layers: tuple[int, ...]
 
     def sees(self, backbone: Backbone) -> frozenset[int]:

@@ -109,6 +109,8 @@ def _visible(mask: Tensor | None, start: int, size: int, columns: int, causal: T
 class Registers(Intervention):
     """Scales the attention output of every row by the share that its registers leave."""
 
+    any_prompt_length: ClassVar[bool] = True
+
     sigma: float
     decay: Decay
     infinite: bool

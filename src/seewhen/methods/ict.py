@@ -45,6 +45,8 @@ _NEWTON_STEPS = 12
 class AddAtLast(Intervention):
     """Adds `shifts` (layers, d) to the attention out-projections' output at the last position."""
 
+    any_prompt_length: ClassVar[bool] = True
+
     shifts: Tensor
 
     def install(self, backbone: Backbone, current: CurrentStep) -> list[Any]:

@@ -54,6 +54,8 @@ class _Memory:
 class SecondLook(Intervention):
     """Mixes the image memory into the first feed-forward part after an uncertain layer."""
 
+    any_prompt_length: ClassVar[bool] = True
+
     layers: tuple[int, ...]  # those whose feed-forward part may be mixed: uncertain layer + 1
     ratio: float
     threshold: float

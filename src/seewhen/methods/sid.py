@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 class HideMostAttended(Intervention):
     """In the first branch's rows, hides all image tokens but the `keep` least attended, from `layer` on."""
 
+    any_prompt_length: ClassVar[bool] = True
+
     layer: int
     keep: int | float
 

@@ -58,6 +58,8 @@ def steered(output: Tensor, direction: Tensor, strength: float) -> Tensor:
 class Steer(Intervention):
     """Turns the output of each MLP of `layers` towards its own direction (layers, tokens or 1, d)."""
 
+    any_prompt_length: ClassVar[bool] = True
+
     layers: tuple[nn.Module, ...]
     directions: Tensor
     strength: float

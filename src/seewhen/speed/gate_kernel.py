@@ -1,0 +1,103 @@
+"""The gate's entropy without its logits: head product, maximum, sum and entropy in one pass over the head.
+
+Each program multiplies some rows of the head with the hidden states and keeps three numbers per state:
+the largest logit `m`, `s = sum exp(z - m)` and `t = sum (z - m) exp(z - m)`. Parts combine exactly, and
+the entropy is `log s - t / s`. The reference is `seewhen.when.entropy` of `Backbone.lens`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor, nn
+
+from seewhen.speed import kernels_run_on
+from seewhen.speed.linear_kernel import MOST_ROWS
+
+_BLOCK = 64  # rows of the head per program: measured, see benchmarks/speed.md
+
+
+@triton.jit
+def _reduced(z, live):
+    """Maximum, sum and weighted sum over the first dimension of `z` (block, rows)."""
+    z = tl.where(live, z, float("-inf"))
+    m = tl.max(z, 0)
+    e = tl.exp(z - m[None])
+    return m, tl.sum(e, 0), tl.sum(tl.where(live, (z - m[None]) * e, 0.0), 0)
+
+
+@triton.jit
+def _parts(
+    x_ptr, w_ptr, out_ptr, count, columns, programs, rows,
+    block_n: tl.constexpr, block_k: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    n = program * block_n + tl.arange(0, block_n)
+    k, m16 = tl.arange(0, block_k), tl.arange(0, 16)
+    live, used = n < count, m16 < rows
+    z = tl.zeros((block_n, 16), tl.float32)
+    for start in range(0, columns, block_k):
+        inside = (start + k) < columns
+        where = n[:, None].to(tl.int64) * columns + start + k[None]
+        w = tl.load(w_ptr + where, mask=live[:, None] & inside[None], other=0.0, eviction_policy="evict_first")
+        x = tl.load(x_ptr + m16[None] * columns + start + k[:, None], mask=used[None] & inside[:, None], other=0.0)
+        z = tl.dot(w, x, acc=z, input_precision=precision)
+    m, s, t = _reduced(z, live[:, None])
+    at = out_ptr + program + programs * m16
+    tl.store(at, m, mask=used)
+    tl.store(at + programs * rows, s, mask=used)
+    tl.store(at + 2 * programs * rows, t, mask=used)
+
+
+@triton.jit
+def _combine(parts_ptr, out_ptr, programs, rows, block: tl.constexpr):
+    row = tl.program_id(0)
+    at = tl.arange(0, block)
+    live = at < programs
+    base = parts_ptr + row * programs + at
+    m = tl.load(base, mask=live, other=float("-inf"))
+    s = tl.load(base + programs * rows, mask=live, other=0.0)
+    t = tl.load(base + 2 * programs * rows, mask=live, other=0.0)
+    highest = tl.max(m, 0)
+    shift = tl.where(live, m - highest, 0.0)
+    scale = tl.where(live, tl.exp(shift), 0.0)
+    total = tl.sum(s * scale, 0)
+    weighted = tl.sum((t + shift * s) * scale, 0)
+    tl.store(out_ptr + row, tl.log(total) - weighted / total)
+
+
+def entropy(states: Tensor, head: Tensor, result: Tensor | None = None) -> Tensor:
+    """Entropy in nats of `softmax(states @ head.T)` for states (rows, d), head (vocabulary, d): (rows,).
+
+    Written to `result` if given.
+    """
+    rows, columns = states.shape
+    states, count = states.contiguous(), head.shape[0]
+    programs = triton.cdiv(count, _BLOCK)
+    parts = torch.empty((3, rows, programs), dtype=torch.float32, device=states.device)
+    if result is None:
+        result = torch.empty(rows, dtype=torch.float32, device=states.device)
+    _parts[(programs,)](
+        states, head, parts, count, columns, programs, rows, block_n=_BLOCK, block_k=128,
+        precision="ieee" if states.dtype == torch.float32 else "tf32", num_warps=4,
+        num_stages=3 if states.dtype == torch.float32 else 5,
+    )  # fmt: skip
+    _combine[(rows,)](parts, result, programs, rows, block=triton.next_power_of_2(programs), num_warps=8)
+    return result
+
+
+def takes(states: Tensor, head: Any) -> bool:
+    """Whether the kernel computes the entropy of these states under this head."""
+    if not isinstance(head, nn.Linear) or not kernels_run_on(states.device):
+        return False
+    weight: Any = head.weight
+    return (
+        getattr(head, "bias", None) is None
+        and weight.device == states.device
+        and weight.dtype == states.dtype
+        and weight.is_contiguous()
+        and states.shape[0] <= MOST_ROWS
+    )

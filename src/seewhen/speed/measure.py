@@ -1,0 +1,217 @@
+"""What decoding costs: prefill, milliseconds per token, memory, and how far from the memory's own speed.
+
+All methods of one batch size are warmed up first, then run in turns, so that a drift of the machine
+falls on all alike; medians count. The floor is the time to read the decoder's weights and the cache
+once, at the bandwidth that a plain sum over a large tensor reaches on the same device in the same run.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from seewhen.attaching import Attachment
+from seewhen.backbone import Backbone
+from seewhen.errors import SeewhenError
+from seewhen.methods.base import Method
+from seewhen.speed import Fast
+
+# What `generate` needs for methods that do not run greedily.
+MODES: Mapping[str, Mapping[str, Any]] = {
+    "opera": {"num_beams": 5},
+    "saliency": {"do_sample": True, "top_k": 0},
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One method at one batch size."""
+
+    method: str
+    way: str  # off, graph or compile
+    batch: int
+    prompt_tokens: int
+    image_tokens: int
+    new_tokens: int
+    extra_rows: int
+    prefill_ms: float
+    ms_per_token: float
+    ms_per_token_range: tuple[float, float]  # of the repetitions
+    tokens_per_second: float
+    peak_bytes: int | None  # on a GPU
+    first_call_s: float  # with capture or compilation
+    floor_ms: float
+    ratio: float | None = None  # to regular decoding, same batch, same run
+    memory_ratio: float | None = None
+
+    @property
+    def floor_share(self) -> float:
+        """Share of the time per token that reading weights and cache once would take."""
+        return self.floor_ms / self.ms_per_token
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self) | {"floor_share": self.floor_share}
+
+
+@dataclass
+class _Runner:
+    """One method, ready to be run again and again."""
+
+    name: str
+    attachment: Attachment
+    inputs: Mapping[str, Any]
+    tokens: int
+    first_call_s: float = 0.0
+    short: list[float] = field(default_factory=list)
+    long: list[float] = field(default_factory=list)
+    peak: int | None = None
+
+    def run(self, tokens: int) -> float:
+        """Seconds of one `generate` call of so many tokens."""
+        model = self.attachment.model
+        options = {"do_sample": False, **MODES.get(self.attachment.session.method.name, {})}
+        # No end token: every run has the same length.
+        options |= {"max_new_tokens": tokens, "eos_token_id": None, "pad_token_id": 0}
+        _settle()
+        begin = time.perf_counter()
+        with self.attachment.placed():
+            model.generate(**self.inputs, **options)
+        _settle()
+        return time.perf_counter() - begin
+
+    def turn(self) -> None:
+        """One repetition: the prompt alone, then all tokens."""
+        self.short.append(self.run(1))
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+        self.long.append(self.run(self.tokens))
+        if torch.cuda.is_available():
+            self.peak = torch.cuda.max_memory_allocated()
+
+
+def _settle() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def costs(
+    model: Any,
+    make_inputs: Callable[[int], Mapping[str, Any]],
+    methods: Mapping[str, Method],
+    *,
+    batches: Iterable[int] = (1,),
+    tokens: int = 128,
+    repeats: int = 5,
+    fast: Fast = "auto",
+    progress: Callable[[str], None] = lambda text: None,
+) -> tuple[list[Cost], dict[str, str]]:
+    """The cost of each method at each batch size, and why some could not run. `regular` is the yardstick."""
+    backbone = Backbone.of(model)
+    bandwidth = read_bandwidth(next(backbone.decoder.parameters()).device)
+    found: list[Cost] = []
+    failures: dict[str, str] = {}
+    for batch in batches:
+        inputs = make_inputs(batch)
+        runners = []
+        for name, method in methods.items():
+            progress(f"batch {batch}: warming up {name}")
+            try:
+                runners.append(_ready(model, name, method, inputs, tokens, fast))
+            except SeewhenError as error:
+                failures[f"{name}, batch {batch}"] = str(error)
+            except torch.cuda.OutOfMemoryError:
+                failures[f"{name}, batch {batch}"] = "out of memory"
+                gc.collect()
+                torch.cuda.empty_cache()
+        for repeat in range(repeats):
+            for runner in runners:
+                progress(f"batch {batch}: round {repeat + 1} of {repeats}, {runner.name}")
+                runner.turn()
+        found += _compared([_cost(runner, batch, backbone, bandwidth) for runner in runners])
+    return found, failures
+
+
+def _ready(model: Any, name: str, method: Method, inputs: Mapping[str, Any], tokens: int, fast: Fast) -> _Runner:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # random weights fire always or never; here only time counts
+        runner = _Runner(name, Attachment.of(model, method, fast=fast), inputs, tokens)
+        runner.first_call_s = runner.run(tokens)
+    return runner
+
+
+def _cost(runner: _Runner, batch: int, backbone: Backbone, bandwidth: float) -> Cost:
+    attachment, steps = runner.attachment, runner.tokens - 1
+    prefill = statistics.median(runner.short)
+    each = [1000 * (long - prefill) / steps for long in runner.long]
+    ms = statistics.median(each)
+    ids = runner.inputs["input_ids"]
+    images = int(backbone.image_mask(ids[:1]).sum())
+    way = attachment.way
+    columns = ids.shape[1] + runner.tokens // 2
+    return Cost(
+        method=runner.name,
+        way="off" if way is None else "compile" if way.compiled else "graph",
+        batch=batch,
+        prompt_tokens=ids.shape[1],
+        image_tokens=images,
+        new_tokens=runner.tokens,
+        extra_rows=len(attachment.session.parts.branches),
+        prefill_ms=1000 * prefill,
+        ms_per_token=ms,
+        ms_per_token_range=(min(each), max(each)),
+        tokens_per_second=1000 * batch / ms,
+        peak_bytes=runner.peak,
+        first_call_s=runner.first_call_s,
+        floor_ms=1000 * bytes_per_step(backbone, batch, columns) / bandwidth,
+    )
+
+
+def _compared(found: list[Cost]) -> list[Cost]:
+    import dataclasses
+
+    regular = next((cost for cost in found if cost.method == "regular"), None)
+    if regular is None:
+        return found
+    return [
+        dataclasses.replace(
+            cost,
+            ratio=cost.ms_per_token / regular.ms_per_token,
+            memory_ratio=cost.peak_bytes / regular.peak_bytes if cost.peak_bytes and regular.peak_bytes else None,
+        )
+        for cost in found
+    ]
+
+
+def bytes_per_step(backbone: Backbone, rows: int, columns: int) -> int:
+    """What one regular step must read: every weight of decoder and head once, and the cache of all rows."""
+    embedding = backbone.decoder.get_input_embeddings().weight
+    weights = {p.data_ptr(): p.numel() * p.element_size() for p in backbone.decoder.parameters()}
+    weights.pop(embedding.data_ptr(), None)  # one row of it is read
+    weights[backbone.head.weight.data_ptr()] = backbone.head.weight.numel() * backbone.head.weight.element_size()
+    config = backbone.text_config
+    key_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    cache = 2 * len(backbone.softmax_layers) * key_heads * width * embedding.element_size()
+    return sum(weights.values()) + rows * columns * cache
+
+
+def read_bandwidth(device: torch.device) -> float:
+    """Bytes per second that a sum over a large tensor reads on `device`."""
+    size = 2**29 if device.type == "cuda" else 2**26
+    data = torch.ones(size, dtype=torch.float32, device=device)
+    times = []
+    for _ in range(8):
+        _settle()
+        begin = time.perf_counter()
+        data.sum()
+        _settle()
+        times.append(time.perf_counter() - begin)
+    return data.numel() * data.element_size() / min(times)
