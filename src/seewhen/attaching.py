@@ -76,9 +76,9 @@ def attach(
     `relevance_layers` adds relevance read at other source layers and `head_layers` the attention of each
     head of some layers, for analysis.
 
-    `fast` chooses how single tokens are decoded: "graph" captures the step as a CUDA graph with fused
-    kernels, "compile" also compiles it (worth its minute for long runs), "off" leaves transformers' own
-    loop and kernels, and "auto" is "graph" wherever it applies, that is on one GPU without beams.
+    `fast` chooses how single tokens are decoded: "off" leaves transformers' own loop and kernels, "graph"
+    captures the step as a CUDA graph with fused kernels (equal to rounding, not bit for bit), "compile" also
+    compiles it, and "auto" is "graph" wherever it applies, that is on one GPU without beams.
 
         with seewhen.attach(model, "cai") as handle:
             output = model.generate(**inputs, max_new_tokens=64)

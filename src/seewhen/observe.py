@@ -15,7 +15,7 @@ from seewhen.interventions import Intervention
 from seewhen.sequence import Prefill, Sequence, Step
 from seewhen.tilting import Relevance
 from seewhen.when import entropy
-from seewhen.where import cosine
+from seewhen.where import cosine_to_units, unit
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Observer(Intervention):
             return
         if step.prefill is not None:
             index = sequence.image.columns[..., None].expand(-1, -1, states.shape[-1])
-            memory[layer] = states.gather(1, index.to(states.device))
+            memory[layer] = unit(states.gather(1, index.to(states.device)))
         query = self.relevance.query_vector(states, step.prefill)
         valid = sequence.image.valid.to(states.device)
         weights = self.relevance.weights(query, memory[layer], valid)
@@ -78,7 +78,7 @@ class Observer(Intervention):
             recorder.write(name, weights)
         if layer in self.relevance_layers:
             # The weights saturate in float32 a sixth above the lowest cosine; the cosine keeps the order.
-            recorder.write(f"cosine_at_{layer}", cosine(query, memory[layer], valid))
+            recorder.write(f"cosine_at_{layer}", cosine_to_units(query, memory[layer], valid))
 
     def attend(self, step: Step, memory: Any, call: AttentionCall) -> Tensor:
         """Record the image attention; a tilt that runs later overwrites the `after` part."""

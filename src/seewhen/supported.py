@@ -14,8 +14,8 @@ HOW = {
     "compiled equals eager",
     "processor": "published structure at tiny width, loaded from a checkpoint directory with its own processor: "
     "tiles, thumbnails and several images lie where the overlays show them",
-    "full size": "real size with random weights on a GPU: decoded with six methods, a closed gate is stock bit for "
-    "bit; what came of saving and loading is in benchmarks/backbones",
+    "full size": "real size with random weights on a GPU: decoded with six methods, a closed gate is stock bit "
+    "for bit; what came of saving and loading is in benchmarks/backbones",
     "golden": "equal to numbers computed with the original code",
 }
 

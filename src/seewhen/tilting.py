@@ -31,11 +31,11 @@ class Relevance:
     query: QueryForm = "last"
     source_layer: int = 0
 
-    def weights(self, query: Tensor, features: Tensor, valid: Tensor) -> Tensor:
-        """Weights (rows, tokens) of the image tokens for the query vectors (rows, d)."""
+    def weights(self, query: Tensor, units: Tensor, valid: Tensor) -> Tensor:
+        """Weights (rows, tokens) of the image tokens, vectors of length one, for the query vectors (rows, d)."""
         if self.form == "uniform":
             return valid.float()
-        cos = where.cosine(query, features, valid)
+        cos = where.cosine_to_units(query, units, valid)
         if self.form == "sigmoid":
             return where.sigmoid_relevance(cos, valid, self.scale)
         return where.shifted_relevance(cos, valid, self.scale, self.floor)
@@ -59,7 +59,7 @@ class Gate:
 
 @dataclass
 class _Memory:
-    features: Tensor | None  # (rows, tokens, d) at the source layer
+    features: Tensor | None  # (rows, tokens, d) at the source layer, of length one
     history: dict[int, when.RunningEntropy] = field(default_factory=dict)
 
 
@@ -118,7 +118,7 @@ class Tilt(Intervention):
         states, image = hidden[: sequence.rows], sequence.image
         if step.prefill is not None:
             index = image.columns[..., None].expand(-1, -1, states.shape[-1]).to(states.device)
-            memory.features = states.gather(1, index)
+            memory.features = where.unit(states.gather(1, index))
         assert memory.features is not None  # a prefill came first
         query = self.relevance.query_vector(states, step.prefill)
         weights = self.relevance.weights(query, memory.features, image.valid.to(states.device))
@@ -130,9 +130,16 @@ class Tilt(Intervention):
         open_ = sequence.image.valid.any(dim=1).to(hidden.device)
         if step.prefill is not None and not self.edit_prefill:
             open_ = torch.zeros_like(open_)
+        states = hidden[: sequence.rows, -1]
+        if self.gate is not None and sequence.fast and _one_pass(sequence.backbone, states):
+            from seewhen.speed import gate_kernel
+
+            head, history = sequence.backbone.head.weight, memory.history.get(layer)
+            states = sequence.backbone.norm(states)
+            scratch[f"gate{layer}"] = gate_kernel.decide(states, head, open_, self.gate, history, recorder, layer)
+            return
         if self.gate is not None:
-            states = hidden[: sequence.rows, -1]
-            uncertainty = when.lens_entropy(sequence.backbone, states, self.gate.base, sequence.fast)
+            uncertainty = when.entropy(sequence.backbone.lens(states), self.gate.base)
             threshold = self._threshold(memory, layer, uncertainty)
             open_ = open_ & (uncertainty > threshold)
             # Entropy belongs to the layer that produced the state, threshold and gate to the tilted one.
@@ -221,6 +228,13 @@ class Tilt(Intervention):
             select_rows(history.tensors(), index)
         if memory.features is not None:
             select_rows((memory.features,), index)
+
+
+def _one_pass(backbone: Backbone, states: Tensor) -> bool:
+    """Whether the gate's kernel serves this model: entropy without logits, decision and record in one go."""
+    from seewhen.speed import gate_kernel
+
+    return backbone.softcap is None and gate_kernel.takes(states, backbone.head)
 
 
 def _through_sdpa(call: AttentionCall, columns: Tensor, bias: Tensor) -> Tensor:

@@ -10,13 +10,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from seewhen.backbone import Backbone
 
 
 def entropy(logits: Tensor, base: float = math.e) -> Tensor:
@@ -25,19 +21,6 @@ def entropy(logits: Tensor, base: float = math.e) -> Tensor:
     # exp(-inf) * -inf would be NaN for tokens that some processor removed; they contribute nothing.
     terms = torch.where(torch.isneginf(log_p), 0.0, log_p.exp() * log_p)
     return -terms.sum(dim=-1) / math.log(base)
-
-
-def lens_entropy(backbone: Backbone, hidden: Tensor, base: float = math.e, fused: bool = False) -> Tensor:
-    """Entropy of the logit lens on hidden states (rows, d).
-
-    `fused` makes one pass over the head, whose logits never reach memory, where there is a kernel for it.
-    """
-    if fused and backbone.softcap is None:
-        from seewhen.speed import gate_kernel
-
-        if gate_kernel.takes(hidden, backbone.head):
-            return gate_kernel.entropy(backbone.norm(hidden), backbone.head.weight) / math.log(base)
-    return entropy(backbone.lens(hidden), base)
 
 
 @dataclass

@@ -12,11 +12,19 @@ import torch
 from torch import Tensor
 
 
+def unit(vectors: Tensor) -> Tensor:
+    """The vectors (..., d) at length one, in float32."""
+    return torch.nn.functional.normalize(vectors.float(), dim=-1, eps=1e-12)
+
+
 def cosine(query: Tensor, features: Tensor, valid: Tensor) -> Tensor:
     """Cosine of `query` (rows, d) with each of `features` (rows, tokens, d), in float32; 0 where not valid."""
-    q = torch.nn.functional.normalize(query.float(), dim=-1, eps=1e-12)
-    v = torch.nn.functional.normalize(features.float(), dim=-1, eps=1e-12)
-    return torch.einsum("rd,rnd->rn", q, v).masked_fill(~valid, 0.0)
+    return cosine_to_units(query, unit(features), valid)
+
+
+def cosine_to_units(query: Tensor, units: Tensor, valid: Tensor) -> Tensor:
+    """The same for features that have length one already: image features, once per prompt."""
+    return torch.einsum("rd,rnd->rn", unit(query), units).masked_fill(~valid, 0.0)
 
 
 def sigmoid_relevance(cos: Tensor, valid: Tensor, scale: float = 1.0) -> Tensor:

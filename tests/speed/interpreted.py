@@ -45,6 +45,36 @@ def gates() -> None:
     assert gate_kernel.entropy(sure, head).item() == 0.0
 
 
+def decisions() -> None:
+    from seewhen.sequence import Recorder
+    from seewhen.tilting import Gate
+
+    head, valid = 0.3 * torch.randn(300, 96), torch.tensor([True, False, True])
+    for gate in (Gate(), Gate(threshold=0.7, base=10.0)):
+        recorder = Recorder("summary", 3, 4, 8, torch.device("cpu"))
+        for name in ("entropy", "threshold"):
+            recorder.declare(name, (3, 4))
+        recorder.declare("gate", (3, 4), fill=False)
+        ours, plain = (when.RunningEntropy.zeros(3, torch.device("cpu")) for _ in range(2))
+        for step in range(5):
+            states = torch.randn(3, 96) * torch.tensor([0.1, 1.0, 3.0])[:, None]
+            history = ours if gate.threshold is None else None
+            got = gate_kernel.decide(states, head, valid, gate, history, recorder, 2)
+            value = when.entropy(states @ head.T, gate.base)
+            limit = torch.full((3,), gate.threshold or 0.0)
+            if gate.threshold is None:
+                limit = plain.threshold(gate.sd_factor, gate.start)
+                plain.update(value)
+            assert torch.equal(got, valid & (value > limit))
+            torch.testing.assert_close(recorder.buffers["entropy"][step, :, 1], value, atol=1e-5, rtol=0)
+            torch.testing.assert_close(recorder.buffers["threshold"][step, :, 2], limit, atol=1e-5, rtol=0)
+            assert torch.equal(recorder.buffers["gate"][step, :, 2], got)
+            recorder.advance(None)
+        for a, b in zip(ours.tensors(), plain.tensors(), strict=True):
+            assert gate.threshold is not None or torch.allclose(a, b, atol=1e-5)
+        assert recorder.buffers["gate"][:, :, [0, 1, 3]].sum() == 0
+
+
 def attentions() -> None:
     rows, heads, key_heads, d = 2, 4, 2, 32
     for columns in (70, 260):
@@ -68,6 +98,46 @@ def attentions() -> None:
                 torch.testing.assert_close(got[:, 0], exact, atol=5e-6, rtol=0)
                 torch.testing.assert_close(lse, scores.logsumexp(-1), atol=5e-6, rtol=0)
                 assert torch.equal(got[1], plain[1])  # a closed gate gives the very bits of no tilt
+
+
+def norms() -> None:
+    from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    from seewhen.speed.modules import _epsilon, _form
+    from seewhen.speed.norm_kernel import rms_norm
+
+    for cls, offset in ((LlamaRMSNorm, False), (Gemma3RMSNorm, True)):
+        for dtype in (torch.float32, torch.bfloat16):
+            norm = cls(80, eps=1e-5).to(dtype)
+            norm.weight.data.normal_()
+            assert _form(norm, norm.weight, _epsilon(norm)) is offset
+            x = torch.randn(2, 3, 80, dtype=dtype)
+            # In the interpreter bfloat16 is rounded by cutting off, so equality is to one unit there.
+            bound = 1e-6 if dtype == torch.float32 else 2**-6
+            torch.testing.assert_close(rms_norm(x, norm.weight, 1e-5, offset), norm(x), atol=0, rtol=bound)
+    assert _epsilon(torch.nn.LayerNorm(8)) is None
+
+
+def caches() -> None:
+    from transformers import LlamaConfig, StaticCache
+
+    from seewhen.speed.cache_kernel import RowWriter
+
+    config = LlamaConfig(num_hidden_layers=2, hidden_size=32, num_attention_heads=4, num_key_value_heads=2)
+    stock, ours = (StaticCache(config=config, max_cache_len=16) for _ in range(2))
+    writer = RowWriter(ours)
+    for tokens in (5, 1, 1):
+        for layer in range(2):
+            # As attention hands them over: heads and positions swapped.
+            key, value = (torch.randn(3, tokens, 2, 8).transpose(1, 2) for _ in range(2))
+            for cache in (stock, ours):
+                cache.update(key, value, layer)
+        if tokens == 1:
+            writer.advance()
+    for a, b in zip(stock.layers, ours.layers, strict=True):
+        assert torch.equal(a.keys, b.keys) and torch.equal(a.values, b.values)
+        assert int(a.cumulative_length) == int(b.cumulative_length) == 7
 
 
 def loops() -> None:

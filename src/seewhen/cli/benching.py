@@ -15,6 +15,7 @@ from seewhen.errors import InvalidInput
 from seewhen.methods import method as make_method
 from seewhen.methods import method_names
 from seewhen.methods.base import Method
+from seewhen.speed import check
 from seewhen.speed.measure import Cost, costs, read_bandwidth
 
 _COLUMNS = (
@@ -59,6 +60,8 @@ def measured(
     """Measure, then print the table or JSON, and write files where asked."""
     from rich.console import Console
 
+    for way in ways:
+        check(way)
     subject = _subject(model, dict(loading))
     chosen, left_out = _methods(names, directions, subject)
     found: list[Cost] = []
@@ -170,7 +173,7 @@ def _result(subject: Subject, found: list[Cost], left_out: Mapping[str, str]) ->
 
 
 def _cells(cost: Cost, ranges: bool = True) -> tuple[str, ...]:
-    low, high = cost.ms_per_token_range
+    low, high = min(cost.rounds), max(cost.rounds)
     return (
         cost.method,
         cost.way,
@@ -201,7 +204,7 @@ def _show(found: list[Cost], left_out: Mapping[str, str], result: Mapping[str, A
     console.print(table)
     rate = result["read_bandwidth"] / 1e9
     console.print(
-        "Ratio: to regular, same batch, same run. Floor: time to read weights and cache once at the "
+        "Ratio: to regular, same batch, same round. Floor: time to read weights and cache once at the "
         f"{rate:.0f} GB/s that this device reads, as a share of the measured time."
     )
     for name, why in left_out.items():

@@ -39,7 +39,7 @@ def _bars(axes: matplotlib.axes.Axes, costs: Sequence[Cost]) -> None:
     axes.invert_yaxis()
     if costs:
         axes.axvline(costs[0].floor_ms, color="#d55e00", linestyle="--", label="weights and cache read once")
-        axes.legend(fontsize=7, loc="lower right")
+        axes.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
     for place, cost in zip(places, costs, strict=True):
         ratio = "" if cost.ratio is None else f" {cost.ratio:.2f}x"
         axes.text(cost.ms_per_token, place, ratio, va="center", fontsize=7)

@@ -32,10 +32,15 @@ class Way:
     kernels: bool
 
 
-def resolve(fast: Fast, backbone: Backbone, method: Method) -> Way | None:
-    """What `fast` means for this model and method; None is transformers' own loop."""
+def check(fast: str) -> None:
+    """Refuse what is no way of decoding."""
     if fast not in ("auto", "off", "graph", "compile"):
         raise UnsupportedMode(f"fast={fast!r} is unknown.", "Use 'auto', 'off', 'graph' or 'compile'.")
+
+
+def resolve(fast: Fast, backbone: Backbone, method: Method) -> Way | None:
+    """What `fast` means for this model and method; None is transformers' own loop."""
+    check(fast)
     if fast == "off":
         return None
     places = {parameter.device for parameter in backbone.decoder.parameters()}
@@ -68,11 +73,11 @@ def may_replace_loop(arguments: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def quickened(backbone: Backbone, way: Way | None) -> Iterator[None]:
-    """Streaming linear layers for the time of the context, where our kernels are used."""
+    """Our kernels under the decoder's modules for the time of the context, where they are used."""
     if way is None or not way.kernels:
         yield
         return
-    from seewhen.speed.linears import streaming
+    from seewhen.speed.modules import swapped
 
-    with streaming(backbone):
+    with swapped(backbone):
         yield

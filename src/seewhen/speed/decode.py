@@ -36,6 +36,7 @@ from seewhen.speed.tape import Tape
 
 if TYPE_CHECKING:
     from seewhen.intervene import Session
+    from seewhen.speed.cache_kernel import RowWriter
 
 _ROUND = 128  # cache lengths are rounded up, so that captured steps can be used again
 _KEPT = 4  # captured steps per session
@@ -234,6 +235,7 @@ class FastLoop:
         cache = kwargs["past_key_values"]
         inputs, buffers = self._inputs(model, tape, kwargs)
         output = Output()
+        writer = _row_writer(cache) if self.session.fast else None
         forward = _forward(model, inputs, buffers, cache)
         if self.compiled:
             forward = torch.compile(_own_code(forward), fullgraph=True, dynamic=False)
@@ -243,12 +245,20 @@ class FastLoop:
             if choose.capturable:
                 output.tokens, output.scores = choose(buffers.token, output.logits)
                 buffers.token.copy_(output.tokens[:, None])
+            if writer is not None:
+                writer.advance()
             if buffers.positions is not None:
                 buffers.positions.add_(1)
             buffers.length.add_(1)
 
         signature = _signature(tape, buffers, choose, inputs)
         return Captured(run, buffers, output, cache, self.session.last, signature)
+
+
+def _row_writer(cache: Any) -> RowWriter:
+    from seewhen.speed.cache_kernel import RowWriter
+
+    return RowWriter(cache)
 
 
 def _signature(tape: Tape, buffers: Buffers, choose: Chooser, inputs: dict[str, Any]) -> tuple[Any, ...]:

@@ -1,8 +1,9 @@
 """What decoding costs: prefill, milliseconds per token, memory, and how far from the memory's own speed.
 
 All methods of one batch size are warmed up first, then run in turns, so that a drift of the machine
-falls on all alike; medians count. The floor is the time to read the decoder's weights and the cache
-once, at the bandwidth that a plain sum over a large tensor reaches on the same device in the same run.
+falls on all alike; medians count, and ratios are taken within each round. The floor is the time to read
+the decoder's weights and the cache once, at the bandwidth that a plain sum over a large tensor reaches
+on the same device in the same run.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ class Cost:
     extra_rows: int
     prefill_ms: float
     ms_per_token: float
-    ms_per_token_range: tuple[float, float]  # of the repetitions
+    rounds: tuple[float, ...]  # ms per token, round by round
     tokens_per_second: float
     peak_bytes: int | None  # on a GPU
     first_call_s: float  # with capture or compilation
     floor_ms: float
-    ratio: float | None = None  # to regular decoding, same batch, same run
+    ratio: float | None = None  # to regular decoding: median of the ratios of each round
     memory_ratio: float | None = None
 
     @property
@@ -166,7 +167,7 @@ def _cost(runner: _Runner, batch: int, backbone: Backbone, bandwidth: float) -> 
         extra_rows=len(attachment.session.parts.branches),
         prefill_ms=1000 * prefill,
         ms_per_token=ms,
-        ms_per_token_range=(min(each), max(each)),
+        rounds=tuple(each),
         tokens_per_second=1000 * batch / ms,
         peak_bytes=runner.peak,
         first_call_s=runner.first_call_s,
@@ -183,7 +184,7 @@ def _compared(found: list[Cost]) -> list[Cost]:
     return [
         dataclasses.replace(
             cost,
-            ratio=cost.ms_per_token / regular.ms_per_token,
+            ratio=statistics.median(a / b for a, b in zip(cost.rounds, regular.rounds, strict=True)),
             memory_ratio=cost.peak_bytes / regular.peak_bytes if cost.peak_bytes and regular.peak_bytes else None,
         )
         for cost in found

@@ -1,0 +1,153 @@
+"""Our kernels under the stock modules, for the time of a context.
+
+The decoder's linear layers and norms keep their weights and their places; only what they do with a few
+rows changes. Linear layers stream their weights, and siblings that read the same input (query, key,
+value; gate, up) do so in one launch; norms are one kernel instead of seven. More rows (prefill) go the
+stock way. A norm is changed only where the kernel gives what the module itself gives on a probe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear as stock_linear
+
+from seewhen.backbone import Backbone
+from seewhen.speed import kernels_run_on
+from seewhen.speed.linear_kernel import MOST_ROWS, linear
+from seewhen.speed.norm_kernel import rms_norm
+
+_WIDEST = 65536  # values in the rows of one step: wide enough for any decoder, too few for a prompt
+_SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+
+
+class _Group:
+    """Linear layers that are called one after the other with the same input."""
+
+    def __init__(self, members: tuple[nn.Linear, ...]) -> None:
+        self.members = members
+        self.pending: list[Tensor] = []
+
+    def forward(self, index: int) -> Callable[[Tensor], Tensor]:
+        """What member `index` does instead of its own forward."""
+        own, last = self.members[index], len(self.members) - 1
+
+        def forward(x: Tensor) -> Tensor:
+            if x.numel() // x.shape[-1] > MOST_ROWS:
+                return stock_linear(x, own.weight, own.bias)
+            if index == 0:
+                weights = tuple(member.weight for member in self.members)
+                biases = tuple(member.bias for member in self.members)
+                self.pending = list(linear(x, weights, biases))
+            result = self.pending[index]
+            if index == last:
+                self.pending = []
+            return result
+
+        return forward
+
+
+@contextmanager
+def swapped(backbone: Backbone) -> Iterator[None]:
+    """Our kernels in the decoder's linear layers, its norms and its head."""
+    changed: list[nn.Module] = []
+    try:
+        for group in _groups(backbone):
+            for index, member in enumerate(group.members):
+                member.__dict__["forward"] = group.forward(index)
+                changed.append(member)
+        for norm, forward in _norms(backbone):
+            norm.__dict__["forward"] = forward
+            changed.append(norm)
+        yield
+    finally:
+        for module in changed:
+            module.__dict__.pop("forward", None)
+
+
+def _groups(backbone: Backbone) -> Iterator[_Group]:
+    seen: set[nn.Module] = set()
+    for parent in backbone.decoder.modules():
+        for names in _SIBLINGS:
+            members: list[Any] = [getattr(parent, name, None) for name in names]
+            if all(_streams(member) for member in members) and _alike(members):
+                seen.update(members)
+                yield _Group(tuple(members))
+    for module in (*backbone.decoder.modules(), backbone.head):
+        if _streams(module) and module not in seen:
+            seen.add(module)
+            yield _Group((module,))
+
+
+def _norms(backbone: Backbone) -> Iterator[tuple[nn.Module, Callable[[Tensor], Tensor]]]:
+    """The norms that one of the kernel's two forms reproduces, each with its new forward."""
+    known: dict[tuple[Any, ...], bool | None] = {}
+    for module in backbone.decoder.modules():
+        weight, eps = getattr(module, "weight", None), _epsilon(module)
+        if eps is None or not isinstance(weight, Tensor) or weight.dim() != 1 or "forward" in module.__dict__:
+            continue
+        if not kernels_run_on(weight.device):
+            continue
+        kind = (type(module), weight.shape, weight.dtype, eps)
+        if kind not in known:
+            known[kind] = _form(module, weight, eps)
+        if known[kind] is not None:
+            yield module, _norm_forward(module, weight, eps, bool(known[kind]))
+
+
+def _epsilon(module: nn.Module) -> float | None:
+    """The epsilon of a root-mean-square norm; None for other modules."""
+    if not type(module).__name__.endswith("RMSNorm"):
+        return None
+    found = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    return float(found) if isinstance(found, int | float) else None
+
+
+@torch.no_grad()
+def _form(module: nn.Module, weight: Tensor, eps: float) -> bool | None:
+    """Whether the weight is an offset from one; None where neither form agrees with the module."""
+    generator = torch.Generator().manual_seed(0)
+    probe = torch.randn((3, weight.shape[0]), generator=generator).to(weight.device, weight.dtype)
+    try:
+        expected = module(probe)
+    except TypeError:  # it wants more than one input (a gated norm)
+        return None
+    for offset in (False, True):
+        error = (rms_norm(probe, weight, eps, offset) - expected).float().norm() / expected.float().norm()
+        if error < 4 * torch.finfo(weight.dtype).eps:
+            return offset
+    return None
+
+
+def _norm_forward(module: nn.Module, weight: Tensor, eps: float, offset: bool) -> Callable[[Tensor], Tensor]:
+    stock = module.forward
+
+    def forward(x: Tensor) -> Tensor:
+        if x.dtype != weight.dtype or x.numel() > MOST_ROWS * _WIDEST:
+            return stock(x)
+        return rms_norm(x, weight, eps, offset)
+
+    return forward
+
+
+def _streams(module: Any) -> bool:
+    """Whether this is a plain linear layer on a GPU: no adapter, no quantisation, no forward of its own."""
+    return (
+        type(module) is nn.Linear
+        and "forward" not in module.__dict__
+        and kernels_run_on(module.weight.device)
+        and module.weight.is_contiguous()
+        and module.weight.dtype in (torch.bfloat16, torch.float16, torch.float32)
+    )
+
+
+def _alike(members: list[Any]) -> bool:
+    first = members[0]
+    return all(
+        member.in_features == first.in_features and (member.bias is None) == (first.bias is None)
+        for member in members
+    )

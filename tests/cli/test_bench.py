@@ -1,0 +1,79 @@
+"""`seewhen bench` on the packaged model and on a tiny shape."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from seewhen.cli import app
+from seewhen.cli.benching import as_markdown
+from seewhen.speed.measure import Cost, bytes_per_step
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["bench", *arguments])
+
+
+def test_measures_the_packaged_model_and_writes_its_files(tmp_path):
+    prefix = tmp_path / "speed"
+    result = run(
+        "packaged", "--method", "cai,vti", "--batch", "1,2", "--tokens", "3", "--repeats", "1",
+        "--device", "cpu", "--fast", "off,graph", "--out", str(prefix), "--json",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    printed = json.loads(result.stdout)
+    assert json.loads((tmp_path / "speed.json").read_text())["costs"] == printed["costs"]
+    seen = {(cost["method"], cost["way"], cost["batch"]) for cost in printed["costs"]}
+    assert seen == {(m, w, b) for m in ("regular", "cai") for w in ("off", "graph") for b in (1, 2)}
+    for cost in printed["costs"]:
+        assert cost["image_tokens"] == 144 and cost["new_tokens"] == 3
+        assert cost["ms_per_token"] > 0 and cost["tokens_per_second"] > 0 and cost["floor_ms"] > 0
+        assert cost["ratio"] == 1.0 or cost["method"] == "cai"
+    assert "calibrate vti" in printed["left_out"]["vti"]
+    assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
+    assert "| regular | off | 1 | 144 |" in (tmp_path / "speed.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--batch", "0"], "not a list of positive numbers"),
+        (["shape:none"], "There is no shape"),
+        (["shape:llava-1.5-7b", "--adapter", "x"], "A shape has no adapter"),
+        (["--fast", "warp", "--device", "cpu"], "fast='warp' is unknown"),
+    ],
+)
+def test_bad_arguments_are_explained(arguments, complaint):
+    from seewhen.errors import SeewhenError
+
+    result = run(*arguments)
+    assert isinstance(result.exception, SeewhenError) and complaint in str(result.exception)
+
+
+def test_the_floor_counts_weights_once_and_the_cache_of_all_rows():
+    import torch
+
+    from seewhen.backbone import Backbone
+    from seewhen.shapes import random_model, shape_config
+
+    config = shape_config("llava-1.5-7b", tiny=True)
+    backbone = Backbone.of(random_model(config, dtype=torch.bfloat16))
+    text = config.text_config
+    layer = 4 * text.hidden_size**2 + 3 * text.hidden_size * text.intermediate_size + 2 * text.hidden_size
+    weights = text.num_hidden_layers * layer + text.hidden_size + text.vocab_size * text.hidden_size
+    cache = 2 * text.num_hidden_layers * text.hidden_size
+    assert bytes_per_step(backbone, 3, 10) == 2 * (weights + 3 * 10 * cache)
+
+
+def test_growth_with_image_tokens_and_its_picture():
+    from seewhen.figures.speed import speed
+
+    costs = [
+        Cost("regular", "off", 1, 600 * n, 576 * n, 8, 0, 1.0, 2.0 * n, (1.0, 3.0), 500.0, None, 0.1, 1.0, 1.0)
+        for n in (1, 4)
+    ]
+    figure = speed(costs, "growth")
+    assert [axes.get_xlabel() for axes in figure.axes] == ["ms per token", "image tokens"]
+    assert as_markdown(costs).count("\n") == 4
