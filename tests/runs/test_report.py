@@ -203,6 +203,13 @@ def test_one_method_with_two_settings_gets_two_names(tmp_path):
     assert [line.label for line in group.lines] == ["cai (default)", "cai (default, contrast 3.0)", "cai (paper)"]
 
 
+def test_a_label_names_a_file_without_its_place():
+    from seewhen.runs.controls import nearest_preset
+
+    method = seewhen.method("vti", directions="/somewhere/else/vti.safetensors")
+    assert "directions vti.safetensors" in nearest_preset(method.to_json())
+
+
 def test_two_settings_of_an_unknown_method_are_told_by_what_differs(tmp_path):
     make(tmp_path / "a", "mine", 0.8, strength=1.0, layer=3)
     make(tmp_path / "b", "mine", 0.9, strength=2.0, layer=3)

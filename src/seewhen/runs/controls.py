@@ -8,6 +8,7 @@ the contrast and alone turns sampling almost into greedy decoding. So next to a 
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from seewhen.errors import InvalidMethod
@@ -79,10 +80,16 @@ def nearest_preset(description: dict[str, Any]) -> str:
     best: tuple[int, str] | None = None
     for name, preset in presets.items():
         usual = preset.parameters()
-        departs = [f"{k} {v}" for k, v in parameters.items() if usual.get(k) != v]
+        departs = [f"{k} {_said(v)}" for k, v in parameters.items() if usual.get(k) != v]
         if best is None or len(departs) < best[0]:
             best = (len(departs), ", ".join([name, *departs]))
     return best[1] if best and best[0] <= 3 else ""
+
+
+def _said(value: Any) -> str:
+    """A parameter's value in a label; of a file only its name, since where it lies says nothing."""
+    text = str(value)
+    return Path(text).name if text.endswith(".safetensors") else text
 
 
 def with_controls(method: Method, backbone: Backbone) -> list[Method]:
