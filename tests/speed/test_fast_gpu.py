@@ -6,7 +6,6 @@ Also runs without pytest: `python tests/test_fast_gpu.py`.
 from __future__ import annotations
 
 import sys
-import time
 import warnings
 from pathlib import Path
 
@@ -16,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import seewhen
 from seewhen import when
-from test_gpu import on_gpu
+from test_gpu import on_gpu, run_checks
 
 try:
     import pytest
@@ -169,14 +168,4 @@ def test_compiled_steps_equal_stock():
 
 
 if __name__ == "__main__":
-    failures = 0
-    for name, check in list(globals().items()):
-        if name.startswith("test_"):
-            start = time.perf_counter()
-            try:
-                check()
-                print("passed", name, f"{time.perf_counter() - start:.1f} s", flush=True)
-            except Exception as error:
-                failures += 1
-                print("FAILED", name, type(error).__name__, str(error)[:3000], flush=True)
-    sys.exit(bool(failures))
+    sys.exit(bool(run_checks(globals())))

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from seewhen.speed import kernels_run_on
-from seewhen.speed.linear_kernel import MOST_ROWS
+from seewhen.speed.linear_kernel import MOST_ROWS, dot_tile
 
 if TYPE_CHECKING:
     from seewhen.sequence import Recorder
@@ -41,16 +41,10 @@ def _parts(
     block_n: tl.constexpr, block_k: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
-    n = program * block_n + tl.arange(0, block_n)
-    k, m16 = tl.arange(0, block_k), tl.arange(0, 16)
-    live, used = n < count, m16 < rows
-    z = tl.zeros((block_n, 16), tl.float32)
-    for start in range(0, columns, block_k):
-        inside = (start + k) < columns
-        where = n[:, None].to(tl.int64) * columns + start + k[None]
-        w = tl.load(w_ptr + where, mask=live[:, None] & inside[None], other=0.0, eviction_policy="evict_first")
-        x = tl.load(x_ptr + m16[None] * columns + start + k[:, None], mask=used[None] & inside[:, None], other=0.0)
-        z = tl.dot(w, x, acc=z, input_precision=precision)
+    z = dot_tile(x_ptr, w_ptr, program * block_n, count, columns, rows, block_n, block_k, precision)
+    live = (program * block_n + tl.arange(0, block_n)) < count
+    m16 = tl.arange(0, 16)
+    used = m16 < rows
     m, s, t = _reduced(z, live[:, None])
     at = out_ptr + program + programs * m16
     tl.store(at, m, mask=used)

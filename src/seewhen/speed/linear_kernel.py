@@ -64,6 +64,24 @@ def _few(
 
 
 @triton.jit
+def dot_tile(
+    x_ptr, w_ptr, first, count, columns, rows,
+    block_n: tl.constexpr, block_k: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
+    """Rows `first`.. of a matrix times up to sixteen vectors, on the matrix units: (block_n, 16)."""
+    n, k, m = first + tl.arange(0, block_n), tl.arange(0, block_k), tl.arange(0, 16)
+    live, used = n < count, m < rows
+    total = tl.zeros((block_n, 16), tl.float32)
+    for start in range(0, columns, block_k):
+        inside = (start + k) < columns
+        where = n[:, None].to(tl.int64) * columns + start + k[None]
+        w = tl.load(w_ptr + where, mask=live[:, None] & inside[None], other=0.0, eviction_policy="evict_first")
+        x = tl.load(x_ptr + m[None] * columns + start + k[:, None], mask=used[None] & inside[:, None], other=0.0)
+        total = tl.dot(w, x, acc=total, input_precision=precision)
+    return total
+
+
+@triton.jit
 def _several(
     x_ptr, w0, w1, w2, b0, b1, b2, y0, y1, y2, n0, n1, n2, columns, rows,
     biased: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr, precision: tl.constexpr,
@@ -76,16 +94,9 @@ def _several(
         w_ptr, b_ptr, y_ptr, count, block = w2, b2, y2, n2, program - blocks0 - blocks1
     elif program >= blocks0:
         w_ptr, b_ptr, y_ptr, count, block = w1, b1, y1, n1, program - blocks0
-    n = block * block_n + tl.arange(0, block_n)
-    k, m = tl.arange(0, block_k), tl.arange(0, 16)
+    total = dot_tile(x_ptr, w_ptr, block * block_n, count, columns, rows, block_n, block_k, precision)
+    n, m = block * block_n + tl.arange(0, block_n), tl.arange(0, 16)
     live, used = n < count, m < rows
-    total = tl.zeros((block_n, 16), tl.float32)
-    for start in range(0, columns, block_k):
-        inside = (start + k) < columns
-        where = n[:, None].to(tl.int64) * columns + start + k[None]
-        w = tl.load(w_ptr + where, mask=live[:, None] & inside[None], other=0.0, eviction_policy="evict_first")
-        x = tl.load(x_ptr + m[None] * columns + start + k[:, None], mask=used[None] & inside[:, None], other=0.0)
-        total = tl.dot(w, x, acc=total, input_precision=precision)
     if biased:
         total += tl.load(b_ptr + n, mask=live, other=0.0).to(tl.float32)[:, None]
     where = m[None] * count + n[:, None]
