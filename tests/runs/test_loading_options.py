@@ -93,6 +93,10 @@ def test_what_does_not_exist_leaves_no_directory(checkpoint, tmp_path):
         (("--device", "cpu", "--device-map", "auto"), "exclude each other"),
         (("--dtype", "float31"), "no dtype 'float31'"),
         (("--quantization", "3bit"), "no quantization '3bit'"),
+        (("--scenes", "0"), "scenes=0 asks for nothing"),
+        (("--limit", "0"), "limit=0 asks for nothing"),
+        (("--seeds", "0"), "seeds=0 asks for nothing"),
+        (("--max-new-tokens", "0"), "max_new_tokens=0 asks for nothing"),
     ],
 )
 def test_the_command_refuses_in_one_line(checkpoint, tmp_path, monkeypatch, capsys, options, said):

@@ -62,6 +62,12 @@ class Ask:
     adapter: str | None = None
     batch: int = 24
 
+    def __post_init__(self) -> None:
+        for name in ("scenes", "limit", "seeds", "max_new_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidInput(f"{name}={value} asks for nothing.", "Give 1 or more, or leave it out.")
+
     @property
     def sampled(self) -> bool:
         return self.seeds is not None
