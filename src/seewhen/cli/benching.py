@@ -192,15 +192,18 @@ def _cells(cost: Cost, ranges: bool = True) -> tuple[str, ...]:
 
 
 def _show(found: list[Cost], left_out: Mapping[str, str], result: Mapping[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
+    from seewhen.cli.tables import table_console
+
+    # Memory comes last, and is measured on GPUs only.
+    columns = _COLUMNS if any(cost.peak_bytes is not None for cost in found) else _COLUMNS[:-1]
     table = Table(title=f"{result['model']}, {result['dtype']}, {result['device']}")
-    for number, name in enumerate(_COLUMNS):
-        table.add_column(name, justify="left" if number < 2 else "right")
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="left" if number < 2 else "right", overflow="fold")
     for cost in found:
-        table.add_row(*_cells(cost, ranges=False))
-    console = Console()
+        table.add_row(*_cells(cost, ranges=False)[: len(columns)])
+    console = table_console()
     console.print(table)
     rate = result["read_bandwidth"] / 1e9
     console.print(

@@ -127,9 +127,9 @@ def _evaluate(
 
 
 def _show(ask: Ask, found: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
+    from seewhen.cli.tables import table_console
     from seewhen.runs import words
 
     if not found:
@@ -137,11 +137,13 @@ def _show(ask: Ask, found: list[dict[str, Any]]) -> None:
     metrics = found[0]["result"]["metrics"]
     names = [name for name in metrics if "/" not in name][:6] or list(metrics)[:6]
     decoding = f"{ask.seeds} seeds" if ask.sampled else "greedy"
-    table = Table("method", *names, title=f"{ask.benchmark} {ask.split or ''} {decoding}")
+    table = Table(title=f"{ask.benchmark} {ask.split or ''} {decoding}")
+    for name in ("method", *names):
+        table.add_column(name, overflow="fold")
     for entry in found:
         shown = [words.measured(entry["result"]["metrics"][name]) for name in names]
         table.add_row(words.title(entry["method"]), *shown)
-    console = Console()
+    console = table_console()
     console.print(table)
     for entry in found:
         if words.silent(entry["result"]):

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from seewhen.methods.base import Method
+    from collections.abc import Mapping
+
+    from rich.console import Console
+
+    from seewhen.methods.base import Method, Preset
 
 
 def register(app: typer.Typer) -> None:
@@ -87,8 +91,9 @@ def _describe(cls: type[Method]) -> dict[str, Any]:
 
 
 def _print_all(classes: list[type[Method]]) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from seewhen.cli.tables import table_console
 
     table = Table(box=None, pad_edge=False)
     for column in ("method", "what it does", "decoding modes", "presets"):
@@ -96,28 +101,49 @@ def _print_all(classes: list[type[Method]]) -> None:
     for cls in classes:
         main = [preset for preset in cls.presets if "/" not in preset]
         cells = len(cls.presets) - len(main)
-        table.add_row(
-            cls.name, cls.summary, _modes(cls), ", ".join(main) + (f" (+{cells} cells)" if cells else "")
-        )
-    Console().print(table)
+        more = [f"{cells} for a model and a data set"] if cells else []
+        table.add_row(cls.name, cls.summary, _modes(cls), ", ".join(main + more))
+    table_console().print(table)
     typer.echo("\n`seewhen methods NAME` shows parameters and the source of every preset.")
 
 
 def _print_one(cls: type[Method]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    from seewhen.cli.tables import table_console
+
+    console = table_console()
     console.print(f"[bold]{cls.name}[/bold]: {cls.summary}\nsource: {cls.source}\nmodes: {_modes(cls)}\n")
     if dataclasses.fields(cls):
         table = Table("parameter", "default", "type", box=None, pad_edge=False)
         for name, default, kind in _parameters(cls):
             table.add_row(name, repr(default), kind)
         console.print(table)
+    cells = {name: preset for name, preset in cls.presets.items() if "/" in name and not preset.sources}
     for name, preset in cls.presets.items():
+        if name in cells:
+            continue
         console.print(f"\npreset [bold]{name}[/bold]  ({preset.source})", highlight=False)
         for key, value in preset.values.items():
             origin = f"   [dim]{preset.sources[key]}[/dim]" if key in preset.sources else ""
             console.print(f"  {key} = {value!r}{origin}", highlight=False)
         for key in (key for key in preset.sources if key not in preset.values):
             console.print(f"  {key}: default   [dim]{preset.sources[key]}[/dim]", highlight=False)
+    if cells:
+        _print_cells(console, cells)
+
+
+def _print_cells(console: Console, cells: Mapping[str, Preset]) -> None:
+    """Presets for one model and data set, a line each: they share most values."""
+    from rich.table import Table
+
+    keys = list(dict.fromkeys(key for cell in cells.values() for key in cell.values))
+    told = {key: [repr(cell.values[key]) if key in cell.values else "" for cell in cells.values()] for key in keys}
+    apart = [key for key in keys if len(set(told[key])) > 1]
+    console.print("\npresets for a model and a data set", highlight=False)
+    for key in (key for key in keys if key not in apart):
+        console.print(f"  {key} = {told[key][0]}", highlight=False)
+    table = Table("  preset", *apart, "source", box=None, pad_edge=False)
+    for number, (name, cell) in enumerate(cells.items()):
+        table.add_row(f"  {name}", *(told[key][number] for key in apart), cell.source)
+    console.print(table)

@@ -38,13 +38,15 @@ def models(
         facts["shapes"] = {PREFIX + name: shape.checkpoint for name, shape in SHAPES.items()}
         typer.echo(json.dumps(facts, indent=2))
         return
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    from seewhen.cli.tables import table_console
+
+    console = table_console()
     table = Table(box=None, pad_edge=False)
     for column in ("family", "for example", "tested", "note"):
-        table.add_column(column, overflow="fold")
+        # Names are there to be copied.
+        table.add_column(column, overflow="fold", no_wrap=column == "for example")
     for family in FAMILIES:
         table.add_row(family.model_type, family.checkpoint, ", ".join(family.tested), family.note)
     console.print(table)

@@ -128,9 +128,11 @@ def make(cls: type[Method], preset: str | None = None, **parameters: Any) -> Met
     values: dict[str, Any] = {}
     if preset is not None:
         if preset not in cls.presets:
+            main = [name for name in cls.presets if "/" not in name]
+            cells = len(cls.presets) - len(main)
+            more = [f"and {cells} for a model and a data set (`seewhen methods {cls.name}`)"] if cells else []
             raise InvalidMethod(
-                f"{cls.name} has no preset {preset!r}.",
-                f"Its presets are: {', '.join(cls.presets) or 'none'}.",
+                f"{cls.name} has no preset {preset!r}.", f"Its presets are: {', '.join(main + more) or 'none'}."
             )
         values.update(cls.presets[preset].values)
     values.update(_checked(cls, parameters))
