@@ -19,9 +19,12 @@ from PIL import Image
 
 import seewhen
 from seewhen.errors import InvalidInput
+from seewhen.server.failures import ApiError
 from seewhen.server.fetching import Fetcher
 from seewhen.server.guard import HEADERS
 from seewhen.server.limits import Limits, limits_of
+from seewhen.server.running import check_address
+from seewhen.server.schema import parse
 from seewhen.server.settings import Settings, model_names
 
 SMALL = {"model": MODEL, "messages": question("w5", 1), "max_tokens": 1, "temperature": 0}
@@ -321,3 +324,17 @@ def test_limits_by_name() -> None:
             limits_of([bad])
     with pytest.raises(InvalidInput):
         model_names(["a/b", "a/b"])
+
+
+def test_a_field_of_ours_at_the_top_is_shown_its_place() -> None:
+    with pytest.raises(ApiError) as told:
+        parse(json.dumps({"model": MODEL, "messages": question("w5", 1), "method": "cai"}).encode())
+    assert told.value.code == "unknown_parameter" and told.value.hint == 'Write "seewhen": {"method": ...}.'
+
+
+def test_a_taken_port_is_refused_in_words() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InvalidInput, match=f"port {port}: "):
+            check_address("127.0.0.1", port)
+    check_address("127.0.0.1", 0)

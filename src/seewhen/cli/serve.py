@@ -75,6 +75,7 @@ def serve(
     from seewhen.server.engine import Engine
     from seewhen.server.fetching import Fetcher
     from seewhen.server.limits import limits_of
+    from seewhen.server.running import check_address
     from seewhen.server.running import serve as run
     from seewhen.server.settings import Settings, host_names, model_names, read_key
 
@@ -92,6 +93,7 @@ def serve(
         temperature=temperature,
     )
     names = model_names(model or ["packaged"])
+    check_address(host, port)
     engines = {
         name: Engine(name, open_model(ModelFlags(path, **asdict(loading))), limits, settings.metrics)
         for name, path in names.items()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from seewhen.errors import InvalidInput
 from seewhen.server.guard import Guard
 from seewhen.server.limits import Limits
 
@@ -85,6 +88,20 @@ def make_server(app: Guard, host: str, port: int, log_level: str = "info") -> uv
         timeout_graceful_shutdown=limits.wall_seconds,
     )
     return uvicorn.Server(config)
+
+
+def check_address(host: str, port: int) -> None:
+    """Refuse an address that cannot be listened on, before models are loaded for it."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        socket.create_server(address[:2], family=family).close()
+    except OSError as error:
+        # asyncio and socket add words of their own to `strerror`; getaddrinfo has numbers of its own.
+        reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise InvalidInput(
+            f"Cannot listen on {host}, port {port}: {reason}.",
+            "Name another --port (0 takes a free one) or --host.",
+        ) from None
 
 
 def serve(app: Guard, host: str, port: int, log_level: str = "info") -> None:

@@ -166,7 +166,8 @@ def _refusal(error: ValidationError) -> ApiError:
             param=place[0],
         )
     if first["type"] == "extra_forbidden":
-        return ApiError(400, "unknown_parameter", f"There is no field {where!r}.", "Leave it out.", param=where)
+        hint = f'Write "seewhen": {{"{where}": ...}}.' if where in Seewhen.model_fields else "Leave it out."
+        return ApiError(400, "unknown_parameter", f"There is no field {where!r}.", hint, param=where)
     # Pydantic's messages are made of the schema; the client's value is left out.
     return ApiError(
         400,
