@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 from seewhen.errors import InvalidInput, MissingDependency, SeewhenError, UnsupportedModel
@@ -25,7 +26,11 @@ class Loaded(NamedTuple):
 
 def resolve(name_or_path: str | Path) -> str:
     """The directory of the packaged model for the name `packaged`, anything else as it is."""
-    return str(PACKAGED_PATH) if str(name_or_path) == PACKAGED else str(name_or_path)
+    name = str(name_or_path)
+    # No hub id looks like this; transformers would complain about the spelling of one.
+    if name.startswith((".", "/", "~")) and not Path(name).is_dir():
+        raise InvalidInput(f"There is no directory {name}.", "Give a checkpoint directory, or a hub id.")
+    return str(PACKAGED_PATH) if name == PACKAGED else name
 
 
 def load(
@@ -220,7 +225,7 @@ def _cannot_load(
     from huggingface_hub.errors import GatedRepoError
 
     text = str(error).strip().splitlines()
-    reason = text[0][:300] if text else type(error).__name__
+    reason = shorten(text[0], 300, placeholder=" ...") if text else type(error).__name__
     message = f"{name} cannot be loaded: {reason}"
     if isinstance(error, ImportError):
         return UnsupportedModel(message, "Install the package it names.")

@@ -216,6 +216,8 @@ BAD = {
     "huge": (["describe", "huge.png"], "Make it smaller"),
     "cut off": (["describe", "cut.png"], "cannot be read"),
     "unknown model": (["describe", "scene.png", "--model", "no/such-model"], "no/such-model cannot be loaded"),
+    "no folder as model": (["describe", "scene.png", "--model", "./nowhere"], "There is no directory ./nowhere"),
+    "empty question": (["ask", "scene.png", " "], "The question is empty"),
     "empty folder as model": (["describe", "scene.png", "--model", "empty"], "Is it a complete"),
     "unknown method": (["describe", "scene.png", "-M", "nonsense"], "There is no method 'nonsense'"),
     "unknown preset": (["compare", "scene.png", "--methods", "cai:nonsense"], "no preset 'nonsense'"),

@@ -277,8 +277,11 @@ def test_unfinished_and_missing_runs_are_named(tmp_path):
         store.append([Record("x", 0, "i", "yes")])
     with pytest.raises(InvalidInput, match="is not finished"):
         read_runs([tmp_path])
-    with pytest.raises(InvalidInput, match="not a run directory"):
+    with pytest.raises(InvalidInput, match="There is no directory"):
         read_runs([tmp_path / "nothing"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InvalidInput, match="not a run directory"):
+        read_runs([tmp_path / "empty"])
 
 
 def test_primary_metric():

@@ -8,6 +8,7 @@ import typer
 
 from seewhen.cli.describe import ImageFile, MethodName, Parameters, TraceFile
 from seewhen.cli.options import DecodingFlags, ModelFlags, OutputFlags, flags
+from seewhen.errors import InvalidInput
 
 
 def register(app: typer.Typer) -> None:
@@ -33,5 +34,8 @@ def ask(
     seewhen ask scene.png "How many cups are there?" --method regular --json
     """
     from seewhen.cli.answer import answer_one
+
+    if not question.strip():
+        raise InvalidInput("The question is empty.", "Ask something, or use `seewhen describe`.")
 
     answer_one(image, question, method, param or [], model, decoding, output, trace)

@@ -274,6 +274,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
+        if not path.exists():
+            raise InvalidInput(f"There is no directory {path}.", "Runs are made by `seewhen eval`.") from None
         raise InvalidInput(
             f"{path} is not a run directory: it has no {MANIFEST}.",
             "Runs are made by `seewhen eval`.",
