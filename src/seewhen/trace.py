@@ -215,7 +215,10 @@ class Trace:
             described = json.loads(described_path.read_text())
             tensors = load_file(base.with_name(base.name + ".safetensors"))
         except FileNotFoundError as error:
-            raise InvalidInput(f"No trace at {base}: {error.filename} is missing.", "") from None
+            raise InvalidInput(
+                f"No trace at {base}: {error.filename} is missing.",
+                "Traces are made by `seewhen describe --trace FILE`.",
+            ) from None
         except (ValueError, OSError) as error:
             raise InvalidInput(f"{described_path} is not a trace: {error}", "") from None
         if not isinstance(described, dict) or described.pop("format", None) != FORMAT:

@@ -116,6 +116,10 @@ def test_another_configuration_is_refused_and_named(tmp_path):
     RunStore.open(tmp_path, CONFIG, {"host": "elsewhere"}).close()  # the environment may change
 
 
+def test_checksums_are_told_briefly():
+    assert config_differences({"a": "ab" * 32}, {"a": "cd" * 32}) == ["a: abababab there, cdcdcdcd now"]
+
+
 def test_tuples_and_lists_are_the_same_configuration():
     assert config_differences({"a": (1, 2), "b": {}}, {"a": [1, 2], "b": {}}) == []
 
