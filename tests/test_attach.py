@@ -357,3 +357,11 @@ def test_never_fired_warns_once(llava):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             generate(llava, tiny.inputs("llava"))
+
+
+def test_mistakes_show_where_they_are_made():
+    model = tiny.model("llava")
+    with pytest.raises(seewhen.errors.InvalidMethod):
+        seewhen.attach(model, "nosuch")  # not entered
+    with pytest.raises(seewhen.errors.UnsupportedModel):
+        seewhen.attach("not a model", "cai")

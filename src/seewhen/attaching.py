@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +57,6 @@ class Handle:
         self._trace, self._made = trace, None
 
 
-@contextmanager
 def attach(
     model: Any,
     method: str | Method = "cai",
@@ -67,7 +66,7 @@ def attach(
     head_layers: tuple[int, ...] = (),
     fast: Fast = "off",
     backbone: Backbone | None = None,
-) -> Iterator[Handle]:
+) -> AbstractContextManager[Handle]:
     """Make `model` decode with `method` inside the context; afterwards it is as it was.
 
     Call `model.generate(...)` inside just as you do without: greedy, sampling, beams, left-padded
@@ -87,8 +86,8 @@ def attach(
     A `generate` call that the method cannot honour (assisted decoding, chunked prefill, no cache)
     raises `UnsupportedMode`; a prompt without an image is passed through with a warning.
     """
-    with Attachment.of(model, method, trace, relevance_layers, head_layers, fast, backbone).placed() as handle:
-        yield handle
+    # Checked here and not on entering, so that a mistake shows where it is made.
+    return Attachment.of(model, method, trace, relevance_layers, head_layers, fast, backbone).placed()
 
 
 @dataclass(frozen=True)

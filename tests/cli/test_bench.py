@@ -42,6 +42,7 @@ def test_measures_the_packaged_model_and_writes_its_files(tmp_path):
         (["--batch", "0"], "not a list of positive numbers"),
         (["shape:none"], "There is no shape"),
         (["shape:llava-1.5-7b", "--adapter", "x"], "A shape has no adapter"),
+        (["--method", "nosuch", "shape:llava-1.5-13b"], "There is no method"),
         (["--fast", "warp", "--device", "cpu"], "fast='warp' is unknown"),
     ],
 )

@@ -62,8 +62,9 @@ def measured(
 
     for way in ways:
         check(way)
+    chosen, left_out = _methods(names, directions)
     subject = _subject(model, dict(loading))
-    chosen, left_out = _methods(names, directions, subject)
+    chosen = _prepared(chosen, subject, left_out)
     found: list[Cost] = []
     console = Console(stderr=True)
     with console.status("") as status:
@@ -128,9 +129,7 @@ def _checkpoint(name: str, loading: dict[str, Any]) -> Subject:
     return Subject(name, model, inputs, processor.tokenizer)
 
 
-def _methods(
-    names: Iterable[str], directions: Mapping[str, str], subject: Subject
-) -> tuple[dict[str, Method], dict[str, str]]:
+def _methods(names: Iterable[str], directions: Mapping[str, str]) -> tuple[dict[str, Method], dict[str, str]]:
     """The methods by name, `regular` first, and those that cannot run here with the reason."""
     wanted = [name.strip() for name in names]
     if wanted == ["all"]:
@@ -143,16 +142,19 @@ def _methods(
             left_out[name] = f"needs directions: --directions {name}=FILE, from `seewhen calibrate {name}`"
             continue
         if name in directions:
-            method = make_method(name, directions=directions[name])
+            found[name] = make_method(name, directions=directions[name])
         else:
-            method = make_method("cai", contrast=3.0) if name == WITH_CONTRAST else make_method(name)
-        if subject.tokenizer is not None:
-            method = method.prepare(subject.tokenizer)
-        elif name == "icd":
-            left_out[name] = "needs a tokenizer, and a shape has none"
-            continue
-        found[name] = method
+            found[name] = make_method("cai", contrast=3.0) if name == WITH_CONTRAST else make_method(name)
     return found, left_out
+
+
+def _prepared(methods: Mapping[str, Method], subject: Subject, left_out: dict[str, str]) -> dict[str, Method]:
+    """The methods with what only the model's tokenizer can tell them."""
+    if subject.tokenizer is not None:
+        return {name: method.prepare(subject.tokenizer) for name, method in methods.items()}
+    if "icd" in methods:
+        left_out["icd"] = "needs a tokenizer, and a shape has none"
+    return {name: method for name, method in methods.items() if name != "icd"}
 
 
 def _result(subject: Subject, found: list[Cost], left_out: Mapping[str, str]) -> dict[str, Any]:
