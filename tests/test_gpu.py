@@ -27,7 +27,7 @@ try:
         pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     ]
 except ImportError:
-    pass
+    pytestmark = []
 
 # Convolutions of the vision towers would otherwise run in TF32.
 torch.backends.cudnn.allow_tf32 = False

@@ -74,7 +74,9 @@ def linears(tune: bool) -> list[dict]:
         "down": [(4096, 11008)],
         "head": [(32064, 4096)],
     }
-    few = [(n, k, w) for n in (1, 2, 4, 8) for k in (512, 1024, 2048) for w in (2, 4, 8) if 2048 <= n * k <= 8192]
+    few = [
+        (n, k, w, 3) for n in (1, 2, 4, 8) for k in (512, 1024, 2048) for w in (2, 4, 8) if 2048 <= n * k <= 8192
+    ]
     several = [(n, k, w, s) for n in (32, 64, 128) for k in (64, 128, 256) for w in (4, 8) for s in (2, 3, 4, 6)]
     several = [c for c in several if c[0] * c[1] * 2 * c[3] <= 190_000 and c[0] * c[1] >= 4096]
     rows_out = []
@@ -87,12 +89,12 @@ def linears(tune: bool) -> list[dict]:
             stock = replayed([lambda s=s: [stock_linear(x, w) for w in s] for s in sets])
             reference = [stock_linear(x.double(), w.double()) for w in sets[0]]
             found = []
-            table = "_shape_of_few" if rows <= linear_kernel.FEW else "_shape_of_several"
+            table = "_shape_of_one" if rows == 1 else "_shape_of_several"
             default = getattr(linear_kernel, table)
             candidates = (
-                (few if rows <= linear_kernel.FEW else several)
+                (few if rows == 1 else several)
                 if tune
-                else [default(sum(n for n, _ in shapes), shapes[0][1])]
+                else [default(shapes[0][1] if rows == 1 else sum(n for n, _ in shapes))]
             )
             for candidate in candidates:
                 setattr(linear_kernel, table, lambda *_, c=candidate: c)

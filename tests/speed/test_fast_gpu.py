@@ -15,17 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import seewhen
 from seewhen import when
-from test_gpu import on_gpu, run_checks
-
-try:
-    import pytest
-
-    pytestmark = [
-        pytest.mark.gpu,
-        pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-    ]
-except ImportError:
-    pass
+from test_gpu import on_gpu, pytestmark, run_checks  # noqa: F401  (the mark holds for this file too)
 
 FAMILIES = ("llava", "qwen2_5_vl", "qwen3_vl", "internvl", "qwen3_5", "instructblip", "gemma3")
 METHODS = {

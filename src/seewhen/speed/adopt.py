@@ -39,7 +39,7 @@ def adopt(new: Any, old: Any) -> Any:
             raise Mismatch
         return type(new)(adopt(a, b) for a, b in zip(new, old, strict=True))
     if dataclasses.is_dataclass(new) or isinstance(new, Recorder):
-        free = {"reached"} if not isinstance(new, Sequence) else _free(new)
+        free = _free(new) if isinstance(new, Sequence) else set()
         for name, value in vars(new).items():
             if name not in free:
                 object.__setattr__(new, name, _field(name, value, vars(old).get(name)))

@@ -11,6 +11,7 @@ Without a GPU the same loop runs the step as it is, which is how its logic is te
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -146,13 +147,13 @@ class FastLoop:
         return (
             any(not isinstance(criterion, _CRITERIA) for criterion in criteria)
             or bool(config.output_attentions or config.output_hidden_states)
-            or (window is not None and window < -(-length // _ROUND) * _ROUND)  # the window would have to slide
+            or (window is not None and window < _columns(length))  # the window would have to slide
             or (given is not None and (getattr(given, "is_compileable", True) or int(given.get_seq_length()) > 0))
             or model.config.is_encoder_decoder
         )
 
     def _cache(self, model: Any, rows: int, length: int) -> tuple[Any, Captured | None]:
-        columns = -(-length // _ROUND) * _ROUND
+        columns = _columns(length)
         cache = StaticCache(config=model.config.get_text_config(decoder=True), max_cache_len=columns)
         for captured in reversed(self.kept):
             if captured.signature[:2] == (rows, columns):
@@ -163,9 +164,13 @@ class FastLoop:
     def _decode(
         self, model: Any, tape: Tape, kwargs: dict[str, Any], choose: Chooser, earlier: Captured | None
     ) -> None:
-        step = self._reused(model, tape, kwargs, choose, earlier)
+        cache = kwargs["past_key_values"]
+        inputs, buffers = self._inputs(model, tape, kwargs)
+        signature = _signature(tape, buffers, choose, inputs)
+        step = self._reused(earlier, signature, buffers, cache)
         if step is None:
-            step = self._prepared(model, tape, kwargs, choose)
+            run, output = self._prepared(model, inputs, buffers, cache, choose)
+            step = Captured(run, buffers, output, cache, self.session.last, signature)
             step.run()  # the second token; from here on everything is warm
             self._put(step, tape, choose)
             if tape.ids.is_cuda:
@@ -212,17 +217,13 @@ class FastLoop:
         return inputs, buffers
 
     def _reused(
-        self, model: Any, tape: Tape, kwargs: dict[str, Any], choose: Chooser, earlier: Captured | None
+        self, earlier: Captured | None, signature: tuple[Any, ...], buffers: Buffers, cache: Any
     ) -> Captured | None:
         """The earlier step, if the new prompt's state fits it."""
         if earlier is None:
             return None
-        cache = kwargs["past_key_values"]
-        inputs, buffers = self._inputs(model, tape, kwargs)
         try:
-            if earlier.signature != _signature(tape, buffers, choose, inputs) or not same_addresses(
-                cache, earlier.cache
-            ):
+            if earlier.signature != signature or not same_addresses(cache, earlier.cache):
                 raise Mismatch
             adopt(buffers, earlier.buffers)
             adopt(self.session.last, earlier.sequence)
@@ -231,9 +232,10 @@ class FastLoop:
             return None
         return earlier
 
-    def _prepared(self, model: Any, tape: Tape, kwargs: dict[str, Any], choose: Chooser) -> Captured:
-        cache = kwargs["past_key_values"]
-        inputs, buffers = self._inputs(model, tape, kwargs)
+    def _prepared(
+        self, model: Any, inputs: dict[str, Any], buffers: Buffers, cache: Any, choose: Chooser
+    ) -> tuple[Callable[[], None], Output]:
+        """A step that runs on these buffers, and where it leaves its results."""
         output = Output()
         writer = _row_writer(cache) if self.session.fast else None
         forward = _forward(model, inputs, buffers, cache)
@@ -251,8 +253,12 @@ class FastLoop:
                 buffers.positions.add_(1)
             buffers.length.add_(1)
 
-        signature = _signature(tape, buffers, choose, inputs)
-        return Captured(run, buffers, output, cache, self.session.last, signature)
+        return run, output
+
+
+def _columns(length: int) -> int:
+    """Columns of the cache for prompt and answer."""
+    return -(-length // _ROUND) * _ROUND
 
 
 def _row_writer(cache: Any) -> RowWriter:
@@ -301,8 +307,6 @@ def _masks(template: Any, live: Tensor) -> Any:
 
 def _own_code(function: Callable[[], Tensor]) -> Callable[[], Tensor]:
     """The function with a code object of its own: compiled code is counted, and limited, per code object."""
-    import types
-
     assert isinstance(function, types.FunctionType)
     code = function.__code__.replace(co_name=f"forward_{id(function):x}")
     return types.FunctionType(

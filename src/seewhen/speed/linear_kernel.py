@@ -14,53 +14,21 @@ import triton.language as tl
 from torch import Tensor
 
 MOST_ROWS = 16
-FEW = 1  # rows for which the ordinary units are faster than the matrix units
 
 
 @triton.jit
-def _dot_rows(
-    x_ptr, w_ptr, first, count, columns, rows: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr
-):
-    """Rows `first`.. of a matrix times up to four vectors, on the ordinary units: (rows, block_n)."""
-    n = first + tl.arange(0, block_n)
-    k = tl.arange(0, block_k)
+def _dot_row(x_ptr, w_ptr, first, count, columns, block_n: tl.constexpr, block_k: tl.constexpr):
+    """Rows `first`.. of a matrix times one vector, for which the ordinary units are faster: (block_n,)."""
+    n, k = first + tl.arange(0, block_n), tl.arange(0, block_k)
     live = n < count
-    part0 = tl.zeros((block_n, block_k), tl.float32)
-    part1 = tl.zeros((block_n, block_k), tl.float32)
+    total = tl.zeros((block_n, block_k), tl.float32)
     for start in range(0, columns, block_k):
         inside = (start + k) < columns
         where = n[:, None].to(tl.int64) * columns + start + k[None]
         w = tl.load(w_ptr + where, mask=live[:, None] & inside[None], other=0.0, eviction_policy="evict_first")
-        w = w.to(tl.float32)
-        part0 += w * tl.load(x_ptr + start + k, mask=inside, other=0.0).to(tl.float32)[None]
-        if rows > 1:
-            part1 += w * tl.load(x_ptr + columns + start + k, mask=inside, other=0.0).to(tl.float32)[None]
-    return tl.sum(part0, 1), tl.sum(part1, 1)
-
-
-@triton.jit
-def _few(
-    x_ptr, w0, w1, w2, b0, b1, b2, y0, y1, y2, n0, n1, n2, columns,
-    rows: tl.constexpr, biased: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
-):  # fmt: skip
-    """One or two vectors times up to three matrices."""
-    program = tl.program_id(0)
-    blocks0, blocks1 = tl.cdiv(n0, block_n), tl.cdiv(n1, block_n)
-    w_ptr, b_ptr, y_ptr, count, block = w0, b0, y0, n0, program
-    if program >= blocks0 + blocks1:
-        w_ptr, b_ptr, y_ptr, count, block = w2, b2, y2, n2, program - blocks0 - blocks1
-    elif program >= blocks0:
-        w_ptr, b_ptr, y_ptr, count, block = w1, b1, y1, n1, program - blocks0
-    first, second = _dot_rows(x_ptr, w_ptr, block * block_n, count, columns, rows, block_n, block_k)
-    n = block * block_n + tl.arange(0, block_n)
-    live = n < count
-    if biased:
-        bias = tl.load(b_ptr + n, mask=live, other=0.0).to(tl.float32)
-        first += bias
-        second += bias
-    tl.store(y_ptr + n, first.to(y_ptr.dtype.element_ty), mask=live)
-    if rows > 1:
-        tl.store(y_ptr + count + n, second.to(y_ptr.dtype.element_ty), mask=live)
+        x = tl.load(x_ptr + start + k, mask=inside, other=0.0)
+        total += w.to(tl.float32) * x.to(tl.float32)[None]
+    return tl.sum(total, 1)
 
 
 @triton.jit
@@ -82,11 +50,12 @@ def dot_tile(
 
 
 @triton.jit
-def _several(
+def _linear(
     x_ptr, w0, w1, w2, b0, b1, b2, y0, y1, y2, n0, n1, n2, columns, rows,
-    biased: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr, precision: tl.constexpr,
+    single: tl.constexpr, biased: tl.constexpr,
+    block_n: tl.constexpr, block_k: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """Three to sixteen vectors times up to three matrices, on the matrix units."""
+    """One to sixteen vectors times up to three matrices."""
     program = tl.program_id(0)
     blocks0, blocks1 = tl.cdiv(n0, block_n), tl.cdiv(n1, block_n)
     w_ptr, b_ptr, y_ptr, count, block = w0, b0, y0, n0, program
@@ -94,13 +63,20 @@ def _several(
         w_ptr, b_ptr, y_ptr, count, block = w2, b2, y2, n2, program - blocks0 - blocks1
     elif program >= blocks0:
         w_ptr, b_ptr, y_ptr, count, block = w1, b1, y1, n1, program - blocks0
-    total = dot_tile(x_ptr, w_ptr, block * block_n, count, columns, rows, block_n, block_k, precision)
-    n, m = block * block_n + tl.arange(0, block_n), tl.arange(0, 16)
+    first = block * block_n
+    n, m = first + tl.arange(0, block_n), tl.arange(0, 16)
     live, used = n < count, m < rows
-    if biased:
-        total += tl.load(b_ptr + n, mask=live, other=0.0).to(tl.float32)[:, None]
-    where = m[None] * count + n[:, None]
-    tl.store(y_ptr + where, total.to(y_ptr.dtype.element_ty), mask=live[:, None] & used[None])
+    if single:
+        total = _dot_row(x_ptr, w_ptr, first, count, columns, block_n, block_k)
+        if biased:
+            total += tl.load(b_ptr + n, mask=live, other=0.0).to(tl.float32)
+        tl.store(y_ptr + n, total.to(y_ptr.dtype.element_ty), mask=live)
+    else:
+        tile = dot_tile(x_ptr, w_ptr, first, count, columns, rows, block_n, block_k, precision)
+        if biased:
+            tile += tl.load(b_ptr + n, mask=live, other=0.0).to(tl.float32)[:, None]
+        where = m[None] * count + n[:, None]
+        tl.store(y_ptr + where, tile.to(y_ptr.dtype.element_ty), mask=live[:, None] & used[None])
 
 
 def linear(x: Tensor, weights: tuple[Tensor, ...], biases: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
@@ -115,32 +91,24 @@ def linear(x: Tensor, weights: tuple[Tensor, ...], biases: tuple[Tensor | None, 
         [*given, *([given[0]] * (3 - len(given)))] for given in (weights, biases if biased else weights, results)
     ]
     counts += [0] * (3 - len(counts))
-    if rows <= FEW:
-        block_n, block_k, warps = _shape_of_few(sum(counts), columns)
-        grid = (sum(triton.cdiv(count, block_n) for count in counts),)
-        _few[grid](
-            flat, *padded[0], *padded[1], *padded[2], *counts, columns,
-            rows=rows, biased=biased, block_n=block_n, block_k=block_k, num_warps=warps,
-        )  # fmt: skip
-    else:
-        block_n, block_k, warps, stages = _shape_of_several(sum(counts), columns)
-        if x.dtype == torch.float32:  # twice the bytes: shared memory is finite
-            block_k, stages = 64, 2
-        grid = (sum(triton.cdiv(count, block_n) for count in counts),)
-        _several[grid](
-            flat, *padded[0], *padded[1], *padded[2], *counts, columns, rows,
-            biased=biased, block_n=block_n, block_k=block_k, num_warps=warps, num_stages=stages,
-            precision="ieee" if x.dtype == torch.float32 else "tf32",
-        )  # fmt: skip
+    single = rows == 1
+    block_n, block_k, warps, stages = _shape_of_one(columns) if single else _shape_of_several(sum(counts))
+    if x.dtype == torch.float32 and not single:  # twice the bytes: shared memory is finite
+        block_k, stages = 64, 2
+    _linear[(sum(triton.cdiv(count, block_n) for count in counts),)](
+        flat, *padded[0], *padded[1], *padded[2], *counts, columns, rows,
+        single=single, biased=biased, block_n=block_n, block_k=block_k, num_warps=warps, num_stages=stages,
+        precision="ieee" if x.dtype == torch.float32 else "tf32",
+    )  # fmt: skip
     return tuple(result.view(*x.shape[:-1], -1) for result in results)
 
 
 # Tiles (rows, columns), warps and pipeline stages: measured, see benchmarks/speed.md.
 
 
-def _shape_of_few(count: int, columns: int) -> tuple[int, int, int]:
-    return (2, 2048, 2) if columns <= 8192 else (4, 1024, 2)
+def _shape_of_one(columns: int) -> tuple[int, int, int, int]:
+    return (2, 2048, 2, 3) if columns <= 8192 else (4, 1024, 2, 3)
 
 
-def _shape_of_several(count: int, columns: int) -> tuple[int, int, int, int]:
+def _shape_of_several(count: int) -> tuple[int, int, int, int]:
     return (64, 256, 4, 5) if count <= 8192 else (64, 128, 4, 3)

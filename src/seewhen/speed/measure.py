@@ -13,7 +13,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -176,13 +176,11 @@ def _cost(runner: _Runner, batch: int, backbone: Backbone, bandwidth: float) -> 
 
 
 def _compared(found: list[Cost]) -> list[Cost]:
-    import dataclasses
-
     regular = next((cost for cost in found if cost.method == "regular"), None)
     if regular is None:
         return found
     return [
-        dataclasses.replace(
+        replace(
             cost,
             ratio=statistics.median(a / b for a, b in zip(cost.rounds, regular.rounds, strict=True)),
             memory_ratio=cost.peak_bytes / regular.peak_bytes if cost.peak_bytes and regular.peak_bytes else None,
