@@ -27,10 +27,11 @@ from promises import (
     some_tokens,
 )
 from seewhen.attention import AttentionCall
-from seewhen.errors import InvalidMethod, UnsupportedMode
+from seewhen.errors import InvalidInput, InvalidMethod, UnsupportedMode
 from seewhen.interventions import Intervention
 from seewhen.methods.base import Method, Parts
-from seewhen.methods.saliency import Probe, Prompt, draw_order
+from seewhen.methods.saliency import Prompt, draw_order
+from seewhen.methods.saliency_probe import Probe, plain_cache
 from seewhen.sequence import Prefill
 
 SAMPLED = {"do_sample": True, "max_new_tokens": 8}
@@ -52,6 +53,17 @@ def probe_of(family: str, inputs: dict[str, Any], history: Tensor, layers: tuple
     prefill = prefill_of(model, inputs)
     with seewhen.attach(model, seewhen.method("saliency", **ALONE, first_layer=layers[0], last_layer=layers[-1])):
         return Probe(seewhen.Backbone.of(model), prefill, history, layers)
+
+
+def stepped_probe(family: str, inputs: dict[str, Any], history: Tensor, layers: tuple[int, ...]) -> Probe:
+    """The same, as it is decoded: every token of `history` after the cache of those before it."""
+    model = tiny.model(family)
+    prefill, backbone = prefill_of(model, inputs), seewhen.Backbone.of(model)
+    with seewhen.attach(model, seewhen.method("saliency", **ALONE, first_layer=layers[0], last_layer=layers[-1])):
+        cache = plain_cache(backbone, prefill)
+        for step in range(history.shape[1]):
+            Probe(backbone, prefill, history[:, :step], layers, cache)
+        return Probe(backbone, prefill, history, layers, cache)
 
 
 def brute_force(family: str, inputs: dict[str, Any], tokens: Tensor, layers: tuple[int, ...]) -> list[Tensor]:
@@ -77,8 +89,10 @@ def test_gradient_row_is_brute_force_and_not_zero(family: str) -> None:
     The candidate's own row, which the released code reads, has no gradient at all.
     """
     inputs, tokens, layers = tiny.inputs(family), some_tokens(steps=4), (0, 1, 2)
-    probe = probe_of(family, inputs, tokens[:, :-1], layers)
+    probe = stepped_probe(family, inputs, tokens[:, :-1], layers)
     ours = probe.saliency(tokens[:, -1])[:, 0]
+    whole = probe_of(family, inputs, tokens[:, :-1], layers).saliency(tokens[:, -1])[:, 0]
+    torch.testing.assert_close(ours, whole, atol=1e-6, rtol=1e-3)
     maps = brute_force(family, inputs, tokens, layers)
     for row, theirs in zip(ours, maps, strict=True):
         torch.testing.assert_close(row, theirs[-2, :-1], atol=1e-6, rtol=1e-3)
@@ -94,7 +108,7 @@ def test_gradient_row_is_brute_force_and_not_zero(family: str) -> None:
 @pytest.mark.parametrize("family", ["llava", "qwen2_5_vl", "qwen3_5"])
 def test_batch_of_probes_equals_singles(family: str) -> None:
     history, layers = some_tokens(rows=2, steps=3), (1,)
-    together = probe_of(family, tiny.inputs(family, rows=2), history[:, :-1], layers).score(history[:, -1])
+    together = stepped_probe(family, tiny.inputs(family, rows=2), history[:, :-1], layers).score(history[:, -1])
     for row in range(2):
         single = tiny.inputs(family, rows=2, only=row)
         alone = probe_of(family, single, history[row : row + 1, :-1], layers).score(history[row, -1:])
@@ -106,6 +120,31 @@ def sample(method: Method | str, rows: int = 2, family: str = "llava", seed: int
     inputs = tiny.inputs(family, rows=rows)
     output = generate(tiny.model(family), inputs, method, **{**SAMPLED, **options})
     return output.sequences[:, inputs["input_ids"].shape[1] :]
+
+
+def streams(*seeds: int) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(seed) for seed in seeds]
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen3_vl", "gemma3"])
+def test_rows_with_generators_of_their_own_are_independent(family: str) -> None:
+    """A row draws, rejects and goes on as it would alone, and as it would from the common generator."""
+    model, batch = tiny.model(family), tiny.inputs(family, rows=2)
+    method, options = seewhen.method("saliency", alpha=1.05, history=2), {"top_k": 0, **SAMPLED}
+    with seewhen.attach(model, method) as handle:
+        output = model.generate(**batch, **options, generators=streams(7, 8))
+        draws = handle.trace.draws
+        together = output[:, batch["input_ids"].shape[1] :]
+        assert (draws > 1).any() and not torch.equal(draws[:, 0], draws[:, 1])
+        for row, seed in enumerate((7, 8)):
+            single = tiny.inputs(family, rows=2, only=row)
+            prompt = single["input_ids"].shape[1]
+            alone = model.generate(**single, **options, generators=streams(seed))[0, prompt:].tolist()
+            torch.manual_seed(seed)
+            assert model.generate(**single, **options)[0, prompt:].tolist() == alone
+            assert together[row, : len(alone)].tolist() == alone
+        with pytest.raises(InvalidInput, match="1 generators for 2 rows"):
+            model.generate(**batch, **options, generators=streams(7))
 
 
 @pytest.mark.parametrize("changes", [{"alpha": 0.0}, {"reference_parity": True}])

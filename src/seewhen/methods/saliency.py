@@ -11,15 +11,17 @@ Source: the paper (via a text copy) and its released code (README says MIT, no l
 it). Written from the formulas. The released SGRS reads the candidate's own attention row, on which the loss
 does not depend: its saliencies are all zero, it accepts every first draw and is top-K sampling at a high
 price (`reference_parity=True`, here without the price). Ours reads the row that predicts the candidate. That
-row does not depend on the candidate either, so one forward pass over prompt and outputs serves all draws, with
-a backward pass from the first target layer up for each. The pass sees the plain model, without LocoRE, and
-uses causal attention also where a model lets image tokens see ahead (Gemma 3, PaliGemma).
+row does not depend on the candidate either, so one forward pass serves all draws, with a backward pass from the
+first target layer up for each. No other position depends on that row, so the pass is over the newest token alone,
+after a cache of its own: it sees the plain model, without LocoRE, and uses causal attention also where a model
+lets image tokens see ahead (Gemma 3, PaliGemma). All rows of a batch share the passes, each with its own draws.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,17 +30,16 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from seewhen import tilt
-from seewhen.attention import KEYWORD, AttentionCall
-from seewhen.errors import InvalidMethod, UnsupportedMode
+from seewhen.attention import AttentionCall
+from seewhen.errors import InvalidInput, InvalidMethod, UnsupportedMode
 from seewhen.interventions import Intervention, pad_rows
 from seewhen.methods.base import Method, Parts, Preset
+from seewhen.methods.saliency_probe import Probe, plain_cache
 from seewhen.sequence import ATTRIBUTE, Prefill, Sequence, Step
 
 if TYPE_CHECKING:
     from seewhen.backbone import Backbone
     from seewhen.intervene import Session
-
-_SMALLEST = 1e-9
 
 
 # -- LocoRE ------------------------------------------------------------------------------------------------
@@ -108,97 +109,6 @@ class LocoRE(Method):
 # -- SGRS --------------------------------------------------------------------------------------------------
 
 
-class _Watch:
-    """Stands for the step in a pass of our own: makes the target layers' last attention row a graph node.
-
-    Recording of the graph starts at the first target layer; nothing below it is kept.
-    """
-
-    def __init__(self, layers: tuple[int, ...]) -> None:
-        self.layers = layers
-        self.maps: list[Tensor] = []  # (rows, heads, columns) of each target layer
-
-    def before_layer(self, layer: int, hidden: Tensor) -> None:
-        """Nothing to see."""
-
-    def edit_mask(self, layer: int, mask: Tensor | None, queries: int, columns: int) -> Tensor | None:
-        """The mask stays."""
-        return mask
-
-    def edits(self, layer: int) -> bool:
-        """The target layers."""
-        return layer in self.layers
-
-    def edit_attention(self, call: AttentionCall) -> Tensor:
-        """The same output, its last row computed from a map that gradients can be taken of."""
-        attention = torch.softmax(call.scores, dim=-1)
-        if not self.maps:
-            torch.set_grad_enabled(True)  # until the end of the pass's no_grad block
-            attention = attention.detach().requires_grad_()
-        self.maps.append(attention)
-        rows, heads, columns = attention.shape
-        row = attention.view(rows, -1, call.groups, columns) @ call.value.float()
-        row = row.view(rows, 1, heads, -1).to(call.output.dtype)
-        return torch.cat([call.output[:, :-1], row], dim=1)
-
-
-class Probe:
-    """Saliency of candidates for the next token after `prefill` and the outputs `tokens` (rows, steps)."""
-
-    def __init__(self, backbone: Backbone, prefill: Prefill, tokens: Tensor, layers: tuple[int, ...]) -> None:
-        watch = _Watch(layers)
-        # Tensors made in inference mode cannot be part of a graph; new ones made outside of it can.
-        with torch.inference_mode(False), torch.no_grad():
-            arguments = _longer(backbone, prefill, tokens)
-            # The bare forward: the hooks on the decoder belong to the sequence that is being decoded.
-            output = backbone.decoder.forward(**arguments, **{KEYWORD: watch}, use_cache=False)
-            logits = backbone.project(output[0][:, -1]).float()
-            self.log_probs = torch.log_softmax(logits, dim=-1)
-        self.maps = watch.maps
-        steps = tokens.shape[1]
-        self.outputs = torch.nn.functional.pad(prefill.tail, (0, steps), value=True)
-
-    def saliency(self, candidates: Tensor) -> Tensor:
-        """Of one candidate per row: (layers, rows, columns), mean over heads, not yet normalised."""
-        with torch.inference_mode(False), torch.enable_grad():
-            index = candidates.clone().to(self.log_probs.device)[:, None]
-            loss = -self.log_probs.gather(1, index).sum()
-            gradients = torch.autograd.grad(loss, self.maps, retain_graph=True)
-        device = self.log_probs.device
-        products = [
-            (p.detach() * g).abs().mean(dim=1).to(device) for p, g in zip(self.maps, gradients, strict=True)
-        ]
-        return torch.stack(products)
-
-    def score(self, candidates: Tensor) -> Tensor:
-        """Mean normalised saliency on the columns after the image, per row; 1 where there are none."""
-        rows = self.saliency(candidates)
-        rows = rows / rows.norm(dim=-1, keepdim=True).clamp(min=_SMALLEST)
-        columns = self.outputs.to(rows.device)
-        count = columns.sum(dim=-1)
-        mean = (rows * columns).sum(dim=-1) / count.clamp(min=1)
-        return torch.where(count > 0, mean.mean(dim=0), 1.0)
-
-
-def _longer(backbone: Backbone, prefill: Prefill, tokens: Tensor) -> dict[str, Any]:
-    """The decoder's arguments for the prompt with `tokens` after it."""
-    steps, device = tokens.shape[1], prefill.embeds.device
-    embeds = backbone.decoder.get_input_embeddings()(tokens.to(device)).to(prefill.embeds.dtype)
-    positions = prefill.position_ids
-    following = positions[..., -1:] + torch.arange(1, steps + 1, device=positions.device)
-    arguments: dict[str, Any] = {
-        "inputs_embeds": torch.cat([prefill.embeds, embeds.to(device)], dim=1),
-        "attention_mask": torch.nn.functional.pad(~prefill.padding, (0, steps), value=True).long(),
-        "position_ids": torch.cat([positions, following], dim=-1),
-    }
-    for name, extra in prefill.extras.items():
-        if isinstance(extra, Tensor):  # which positions are visual
-            arguments[name] = torch.nn.functional.pad(extra, (0, steps))
-        else:
-            arguments[name] = [feature.clone() for feature in extra]
-    return arguments
-
-
 @dataclass(frozen=True)
 class Prompt(Intervention):
     """Remembers the prompt, and has the target layers run through our attention function."""
@@ -219,17 +129,26 @@ class Prompt(Intervention):
 class _Chooser(LogitsProcessor):
     """The last logits processor: draws, judges, and leaves the sampler one token to choose."""
 
-    def __init__(self, method: Saliency, backbone: Backbone, prompt: Prompt, cache: Any) -> None:
+    def __init__(
+        self,
+        method: Saliency,
+        backbone: Backbone,
+        prompt: Prompt,
+        cache: Any,
+        generators: Many[torch.Generator] | None,
+    ) -> None:
         self.method, self.backbone, self.prompt, self.cache = method, backbone, prompt, cache
+        self.generators = generators
         self.tokens: list[Tensor] = []
         self.history: list[Tensor] = []
+        self.past: Any = None  # the probes' own cache
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         method = self.method
         scores = scores.float()
         least = scores.topk(min(method.top_k, scores.shape[-1]), dim=-1).values[:, -1:]
         probs = torch.softmax(scores.masked_fill(scores < least, -torch.inf), dim=-1)
-        order = draw_order(probs, min(method.draws, probs.shape[-1]))
+        order = draw_order(probs, min(method.draws, probs.shape[-1]), self.generators)
         token = order[:, 0] if method.reference_parity else self._accepted(probs, order)
         self.tokens.append(token)
         return torch.full_like(scores, -torch.inf).scatter(1, token[:, None], 0.0)
@@ -239,7 +158,9 @@ class _Chooser(LogitsProcessor):
         pairs = zip(sequence.interventions, sequence.memories, strict=True)
         prefill = next(memory for intervention, memory in pairs if intervention is self.prompt)
         tokens = torch.stack(self.tokens, dim=1) if self.tokens else order[:, :0]
-        probe = Probe(self.backbone, prefill, tokens, self.prompt.layers)
+        if not self.tokens:
+            self.past = plain_cache(self.backbone, prefill)
+        probe = Probe(self.backbone, prefill, tokens, self.prompt.layers, self.past)
         threshold = torch.zeros(len(order), device=order.device)
         if self.history:
             recent = torch.stack(self.history[-self.method.history :])
@@ -263,12 +184,16 @@ class _Chooser(LogitsProcessor):
         return token
 
 
-def draw_order(probs: Tensor, draws: int) -> Tensor:
+def draw_order(probs: Tensor, draws: int, generators: Many[torch.Generator] | None = None) -> Tensor:
     """`draws` tokens per row without replacement, in the order drawn: (rows, draws).
 
     An exponential race, whose first token is what `torch.multinomial` would draw from the same state of the
-    random generator. The state is put back: the sampler after us draws once per token as well.
+    random generator. The state is put back: the sampler after us draws once per token as well. With
+    `generators`, one per row and on the CPU, each row draws from its own, whoever shares the batch.
     """
+    if generators is not None:
+        waits = torch.stack([torch.empty(probs.shape[-1]).exponential_(generator=one) for one in generators])
+        return (probs / waits.to(probs.device)).topk(draws, dim=-1).indices
     devices = [probs.device] if probs.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         return (probs / torch.empty_like(probs).exponential_()).topk(draws, dim=-1).indices
@@ -280,6 +205,8 @@ class Saliency(Method):
 
     Target layers are `first_layer` to `last_layer`, numbers or shares of the depth (6 to 8 of 32 layers).
     `reference_parity` reads the row the released code reads: no draw is ever rejected.
+    `generate` then also takes `generators`, a `torch.Generator` per row: a row's answer no longer depends on
+    the batch it is in.
     """
 
     name: ClassVar[str] = "saliency"
@@ -331,7 +258,7 @@ class Saliency(Method):
         def loop(session: Session, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if kwargs.get("custom_generate") is not None:
                 raise UnsupportedMode("saliency brings its own custom_generate.", "Leave yours out.")
-            streamer = kwargs.get("streamer")
+            streamer, generators = kwargs.get("streamer"), kwargs.pop("generators", None)
 
             def decode(
                 model: Any,
@@ -342,7 +269,11 @@ class Saliency(Method):
                 **options: Any,
             ) -> Any:
                 options.setdefault("streamer", streamer)  # generate() does not hand it to custom loops
-                chooser = _Chooser(self, backbone, prompt, options.get("past_key_values"))
+                if generators is not None and len(generators) != len(input_ids):
+                    raise InvalidInput(
+                        f"saliency: {len(generators)} generators for {len(input_ids)} rows.", "Give one per row."
+                    )
+                chooser = _Chooser(self, backbone, prompt, options.get("past_key_values"), generators)
                 processors = LogitsProcessorList([*logits_processor, chooser])
                 return model._sample(input_ids, processors, stopping_criteria, generation_config, **options)
 

@@ -100,9 +100,7 @@ class ModelAnswerer:
             except InvalidInput as error:
                 broken[source] = str(error)
         good = [task for task in tasks if task.source in pictures]
-        # A method that samples by itself draws from the common stream: alone, a sample has it to itself.
-        alone = self._method.samples_only or not self._method.batches
-        together = [[task] for task in good] if alone else [good]
+        together = [good] if self._method.batches else [[task] for task in good]
         answered = iter([a for part in together if part for a in self._generate(part, pictures, seed)])
         return [
             Answer("", error=broken[task.source]) if task.source in broken else next(answered) for task in tasks
@@ -164,7 +162,9 @@ class ModelAnswerer:
             return options | {"num_beams": 5, "do_sample": False}
         if self._method.samples_only:
             # top_k=0: the library's default of 50 would cut silently.
-            return options | {"do_sample": True, "temperature": self._temperature, "top_k": 0, "top_p": 1.0}
+            options |= {"do_sample": True, "temperature": self._temperature, "top_k": 0, "top_p": 1.0}
+            streams = [torch.Generator().manual_seed(stream_seed(seed or 0, task.id)) for task in tasks]
+            return options | {"generators": streams}
         options["do_sample"] = False
         if seed is not None:
             noise = OwnNoise([stream_seed(seed, task.id) for task in tasks], self._temperature)
