@@ -2,8 +2,9 @@
 
 For each of them: weights drawn on the GPU in bfloat16; written to disk in the published layout (Qwen-VL
 under its original key names); loaded again with `seewhen.loading.load_model`, logits equal bit for bit;
-64 tokens greedily with each method, milliseconds per token and peak memory; a closed gate equals
-stock bit for bit. Then, at reduced depth in float32, compiled decoding (static cache) equals eager.
+64 tokens greedily with each method in transformers' own loop and as a captured step (`fast="graph"`),
+milliseconds per token and peak memory; a closed gate equals stock bit for bit. Then, at reduced depth in
+float32, compiled decoding (static cache) equals eager.
 
     python benchmarks/backbones/full_size.py                # one large GPU, about five minutes, 20 GB of disk
     python benchmarks/backbones/full_size.py --tiny         # everything narrow, on a CPU, about a minute
@@ -28,17 +29,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from full_size_page import as_markdown
 from transformers import CompileConfig
 from transformers.utils.logging import disable_progress_bar
 
 import seewhen
+from seewhen import speed
 from seewhen.loading import load_model
 from seewhen.models.qwen_vl import save_original
 from seewhen.shapes import random_inputs, random_model, shape_config
 
-# Those that must be saved and loaded come first, in case the time does not suffice for all.
-BACKBONES = ("qwen-vl-7b", "llava-1.5-7b", "instructblip-7b", "qwen3.5-4b")
-ALWAYS_SAVED = BACKBONES[:2]
+BACKBONES = ("qwen3.5-4b", "llava-1.5-7b", "instructblip-7b", "qwen-vl-7b")
 METHODS: dict[str, seewhen.Method] = {
     "regular": seewhen.method("regular"),
     "CAI attention only": seewhen.method("cai"),
@@ -183,38 +184,43 @@ def round_trip(run: Run, name: str, model: Any, inputs: dict[str, Any], entry: d
     return loaded
 
 
-def measure(run: Run, model: Any, inputs: dict[str, Any], method: seewhen.Method) -> dict[str, Any]:
-    """Time per token after the first (also of the very first generation), time to the first, peak memory, gate."""
+def measure(
+    run: Run, model: Any, inputs: dict[str, Any], method: seewhen.Method, fast: speed.Fast
+) -> tuple[dict[str, Any], torch.Tensor]:
+    """Time per token after the first, time to the first, peak memory, gate; and the tokens."""
     tokens = run.options.tokens
     gpu = run.device.startswith("cuda")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a gate that never opens is no news with random weights
-        with seewhen.attach(model, method) as handle:
-            generate(model, inputs, 1)
-            # Attention kernels are planned when they meet a length for the first time, so the first
-            # generation is slower than all others of these lengths.
-            start = run.synchronize()
-            generate(model, inputs, tokens)
-            planning = run.synchronize() - start
+        with seewhen.attach(model, method, fast=fast) as handle:
+            generate(model, inputs, 8 if fast == "off" else tokens)  # kernels are chosen, steps captured
             if gpu:
                 torch.cuda.reset_peak_memory_stats()
             start = run.synchronize()
             generate(model, inputs, 1)
             first = run.synchronize() - start
             start = run.synchronize()
-            generate(model, inputs, tokens)
+            sequences = generate(model, inputs, tokens).sequences
             whole = run.synchronize() - start
             trace = handle.trace
     assert trace.lengths == (tokens,), trace.lengths
     result: dict[str, Any] = {
         "ms_per_token": round(1000 * (whole - first) / (tokens - 1), 2),
         "first_token_ms": round(1000 * first, 1),
-        "first_generation_ms_per_token": round(1000 * (planning - first) / (tokens - 1), 2),
     }
     if gpu:
         result["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
     if "gate" in trace.tensors:
         result["tokens_with_open_gate"] = trace.fired_tokens()[0]
+    return result, sequences[0, -tokens:]
+
+
+def measure_both(run: Run, model: Any, inputs: dict[str, Any], method: seewhen.Method) -> dict[str, Any]:
+    """In transformers' loop, and as a captured step."""
+    result, stock = measure(run, model, inputs, method, "off")
+    result["graph"], captured = measure(run, model, inputs, method, "graph")
+    same = (stock == captured).long().cumprod(0)
+    result["graph"]["same_first_tokens"] = int(same.sum())
     return result
 
 
@@ -252,7 +258,7 @@ def full_size(run: Run, name: str) -> None:
     need = entry["weights_gib"] * 2.1
     if run.options.no_save:
         run.results["left_out"].append(f"{name}: saving and loading")
-    elif name in ALWAYS_SAVED or run.left() > need + run.options.reserve:
+    elif run.left() > need + run.options.reserve:
         # Only `holder` refers to the model, so that it is gone from the device before loading.
         holder = [model]
         del model
@@ -264,7 +270,7 @@ def full_size(run: Run, name: str) -> None:
             run.results["left_out"].append(f"{name}: {title} (time)")
             continue
         try:
-            entry["methods"][title] = measure(run, model, inputs, method)
+            entry["methods"][title] = measure_both(run, model, inputs, method)
             run.say(f"{name}: {title} {entry['methods'][title]}")
         except Exception as error:
             entry["methods"][title] = {"error": f"{type(error).__name__}: {error}"[:500]}
@@ -319,64 +325,6 @@ def failed(run: Run, what: str) -> None:
     run.write()
 
 
-def as_markdown(results: dict[str, Any]) -> str:
-    about = results["about"]
-    lines = [
-        "# The paper's four backbones at full size",
-        "",
-        f"{about['device']}, {about['dtype']}, random weights, batch 1, greedy, {about['tokens']} tokens, "
-        "`generate` with a growing cache and no compilation.",
-        f"seewhen {about['seewhen']}, torch {about['torch']}, transformers {about['transformers']}, "
-        f"Python {about['python']}. `{about['command']}` ({about['seconds']} s).",
-        "",
-        "| backbone | parameters | image / prompt tokens | checkpoint | saved | loaded | after loading |"
-        " closed gate and stock |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    entries = {name: e for name, e in results["backbones"].items() if "parameters" in e}
-    for name, e in entries.items():
-        size = f"{e['parameters'] / 1e9:.2f} B, {e['weights_gib']:.1f} GiB"
-        disk = f"{e['checkpoint_gb']} GB | {e['save_s']} s | {e['load_s']} s" if "load_s" in e else "- | - | -"
-        loaded = [f"{k} {e[f'{k}_after_loading']}" for k in ("weights", "logits") if f"{k}_after_loading" in e]
-        tail = f"{', '.join(loaded) or '-'} | {e.get('closed_gate', '-')}"
-        lines.append(f"| {name} | {size} | {e['image_tokens']} / {e['prompt_tokens']} | {disk} | {tail} |")
-    lines += [
-        "",
-        "Milliseconds per token after the first: lengths met before / for the first time (peak GiB):",
-        "",
-    ]
-    lines += ["| method | " + " | ".join(entries) + " |", "|---|" + "---|" * len(entries)]
-    for title in METHODS:
-        cells = [_cell(e["methods"].get(title)) for e in entries.values()]
-        lines.append(f"| {title} | " + " | ".join(cells) + " |")
-    compiled = {name: e["compiled"] for name, e in results["backbones"].items() if "compiled" in e}
-    if compiled:
-        lines += [
-            "",
-            "Compiled decoding (static cache) against eager, CAI with contrast and every gate open, float32, "
-            "reduced depth:",
-            "",
-            "| backbone | layers | tokens | gates | largest logit difference | largest logit |",
-            "|---|---|---|---|---|---|",
-        ]
-        for name, c in compiled.items():
-            numbers = f"{c['largest_logit_difference']:.1e} | {c['largest_logit']:.2f}"
-            lines.append(f"| {name} | {c['layers']} | {c['tokens']} | {c['gates']} | {numbers} |")
-    for title, key in (("Left out", "left_out"), ("Failures", "failures")):
-        if results[key]:
-            lines += ["", f"{title}: {'; '.join(results[key])}."]
-    return "\n".join(lines) + "\n"
-
-
-def _cell(measured: dict[str, Any] | None) -> str:
-    if measured is None:
-        return "-"
-    if "error" in measured:
-        return "failed"
-    memory = f" ({measured['peak_gib']})" if "peak_gib" in measured else ""
-    return f"{measured['ms_per_token']} / {measured['first_generation_ms_per_token']}{memory}"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true", help="same structure, narrow and shallow, float32")
@@ -384,13 +332,15 @@ def main() -> int:
     parser.add_argument("--device", help="cuda where there is one")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--budget", type=float, default=330.0, help="seconds for everything")
-    parser.add_argument("--reserve", type=float, default=120.0, help="seconds kept for what comes after a save")
+    parser.add_argument("--reserve", type=float, default=60.0, help="seconds kept for what comes after a save")
     parser.add_argument("--checkpoints", help="folder for the checkpoints (20 GB at a time), deleted afterwards")
     parser.add_argument("--no-save", action="store_true", help="leave saving and loading out")
     parser.add_argument("--no-compile", action="store_true", help="leave the compiled comparison out")
     parser.add_argument("--out", default=str(Path(__file__).parent), help="folder of full_size.json and .md")
     run = Run(parser.parse_args())
     disable_progress_bar()
+    # cuDNN plans attention anew for every length of a growing cache: 160 ms for each new length, once.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     for step in (full_size,) if run.options.no_compile else (full_size, compiled_equals_eager):
         for name in run.options.only:
             what = f"{name}: {step.__name__}"

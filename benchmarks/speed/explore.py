@@ -1,11 +1,13 @@
 """Ways of decoding one shape, side by side: what each step of the fast path gains.
 
 python benchmarks/speed/explore.py --out explore.json
+python benchmarks/speed/explore.py --ways graph,graph-rotary,graph-norms    # minus: without that kernel
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import sys
@@ -16,9 +18,10 @@ from pathlib import Path
 import torch
 
 import seewhen
-from seewhen import speed
 from seewhen.attaching import Attachment
 from seewhen.shapes import random_inputs, random_model, shape_config
+from seewhen.speed import decode as step
+from seewhen.speed import modules
 
 METHODS = {
     "regular": seewhen.method("regular"),
@@ -26,8 +29,30 @@ METHODS = {
     "cai+contrast": seewhen.method("cai", contrast=3.0),
 }
 
+# What a way can leave out, and what stands in its place.
+KERNELS = {
+    "linear": (modules, "_groups", lambda _: iter(())),
+    "gated": (modules, "_feed_forwards", lambda _: iter(())),
+    "norms": (modules, "_norms", lambda _: iter(())),
+    "rotary": (modules, "turning", lambda _: contextlib.nullcontext()),
+    "cache": (step, "_row_writer", lambda _: None),
+}
 
-def decode(model, inputs, attachment, tokens: int) -> float:
+
+@contextlib.contextmanager
+def without(names: list[str]):
+    """The fast path without some of its kernels."""
+    stock = {name: getattr(*KERNELS[name][:2]) for name in names}
+    for name in names:
+        setattr(*KERNELS[name])
+    try:
+        yield
+    finally:
+        for name in names:
+            setattr(*KERNELS[name][:2], stock[name])
+
+
+def seconds(model, inputs, attachment, tokens: int) -> float:
     """Seconds of one generate call."""
     torch.cuda.synchronize()
     begin = time.perf_counter()
@@ -43,7 +68,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--shape", default="llava-1.5-7b")
     parser.add_argument("--layers", type=int)
-    parser.add_argument("--ways", default="off,graph-cublas,graph,compile-cublas,compile")
+    parser.add_argument("--ways", default="off,graph,graph-linear-gated-norms-rotary-cache")
     parser.add_argument("--methods", default="regular,cai,cai+contrast")
     parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=128)
@@ -54,62 +79,62 @@ def main() -> None:
     model = random_model(config, device="cuda", dtype=torch.bfloat16)
     inputs = random_inputs(config, rows=options.rows, device="cuda", dtype=torch.bfloat16)
     results = []
-    streaming = speed.quickened
     for way in options.ways.split(","):
-        fast, _, linear = way.partition("-")
-        import contextlib
-
-        import seewhen.attaching as attaching
-
-        attaching.quickened = (lambda *_: contextlib.nullcontext()) if linear == "cublas" else streaming
-        ready = {}
-        for name in options.methods.split(","):
-            began = time.perf_counter()
-            try:
-                attachment = Attachment.of(model, METHODS[name], fast=fast)
-                tokens = 16 if fast == "off" else options.tokens
-                decode(model, inputs, attachment, tokens)
-                warm = time.perf_counter() - began
-                ready[name] = (attachment, tokens, warm, [], [])
-            except Exception:
-                traceback.print_exc()
-        for _ in range(options.repeats):
-            for attachment, tokens, _, short, long in ready.values():
-                short.append(decode(model, inputs, attachment, 1))
-                torch.cuda.reset_peak_memory_stats()
-                long.append(decode(model, inputs, attachment, tokens))
-        for name, (attachment, tokens, warm, short, long) in ready.items():
-            prefill = statistics.median(short)
-            per = (statistics.median(long) - prefill) / (tokens - 1) * 1000
-            row = {"way": way, "method": name, "rows": options.rows, "ms/token": per, "prefill ms": prefill * 1000}
-            row |= {"first call s": warm, "peak GB": torch.cuda.max_memory_allocated() / 1e9}
-            kept = attachment.loop.kept if attachment.loop else []
-            if kept:
-                decode(model, inputs, attachment, options.tokens - 40)  # leaves columns free
-                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                start.record()
-                for _ in range(20):
-                    kept[-1].run()
-                end.record()
-                torch.cuda.synchronize()
-                row["replay ms"] = start.elapsed_time(end) / 20
-                if options.profile and options.out:
-                    from torch.profiler import ProfilerActivity, profile
-
-                    with profile(activities=[ProfilerActivity.CUDA]) as seen:
-                        kept[-1].run()
-                        torch.cuda.synchronize()
-                    table = seen.key_averages().table(
-                        sort_by="cuda_time_total", row_limit=28, max_name_column_width=60
-                    )
-                    label = name.replace("+", "-")
-                    options.out.with_suffix(f".{way}.{label}.txt").write_text(table)
-            results.append(row)
-            print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
-        ready.clear()
+        with without(way.split("-")[1:]):
+            results += measure(model, inputs, way, options)
         torch.cuda.empty_cache()
         if options.out:
             options.out.write_text(json.dumps({"command": " ".join(sys.argv), "rows": results}, indent=1) + "\n")
+
+
+def measure(model, inputs, way: str, options: argparse.Namespace) -> list[dict]:
+    """All methods one way, in turns."""
+    fast, results = way.split("-")[0], []
+    ready = {}
+    for name in options.methods.split(","):
+        began = time.perf_counter()
+        try:
+            attachment = Attachment.of(model, METHODS[name], fast=fast)
+            tokens = 16 if fast == "off" else options.tokens
+            seconds(model, inputs, attachment, tokens)
+            warm = time.perf_counter() - began
+            ready[name] = (attachment, tokens, warm, [], [])
+        except Exception:
+            traceback.print_exc()
+    for _ in range(options.repeats):
+        for attachment, tokens, _, short, long in ready.values():
+            short.append(seconds(model, inputs, attachment, 1))
+            torch.cuda.reset_peak_memory_stats()
+            long.append(seconds(model, inputs, attachment, tokens))
+    for name, (attachment, tokens, warm, short, long) in ready.items():
+        prefill = statistics.median(short)
+        per = (statistics.median(long) - prefill) / (tokens - 1) * 1000
+        row = {"way": way, "method": name, "rows": options.rows, "ms/token": per, "prefill ms": prefill * 1000}
+        row |= {"first call s": warm, "peak GB": torch.cuda.max_memory_allocated() / 1e9}
+        kept = attachment.loop.kept if attachment.loop else []
+        if kept:
+            seconds(model, inputs, attachment, options.tokens - 40)  # leaves columns free
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            for _ in range(20):
+                kept[-1].run()
+            end.record()
+            torch.cuda.synchronize()
+            row["replay ms"] = start.elapsed_time(end) / 20
+            if options.profile and options.out:
+                from torch.profiler import ProfilerActivity, profile
+
+                with profile(activities=[ProfilerActivity.CUDA]) as seen:
+                    kept[-1].run()
+                    torch.cuda.synchronize()
+                table = seen.key_averages().table(
+                    sort_by="cuda_time_total", row_limit=28, max_name_column_width=60
+                )
+                label = name.replace("+", "-")
+                options.out.with_suffix(f".{way}.{label}.txt").write_text(table)
+        results.append(row)
+        print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
+    return results
 
 
 if __name__ == "__main__":

@@ -119,6 +119,49 @@ def norms() -> None:
     assert _epsilon(torch.nn.LayerNorm(8)) is None
 
 
+def rotations() -> None:
+    from transformers.models.glm import modeling_glm
+    from transformers.models.llama import modeling_llama
+    from transformers.models.qwen3_5 import modeling_qwen3_5
+
+    from seewhen.speed import rotary_kernel
+
+    whole, part = torch.randn(2, 2, 1, 16), torch.randn(2, 2, 1, 8)
+    for file, angles in ((modeling_llama, whole), (modeling_qwen3_5, whole), (modeling_qwen3_5, part)):
+        stock = file.apply_rotary_pos_emb
+        assert rotary_kernel._agrees(stock)
+        # As attention hands them over: heads and positions swapped.
+        q, k = (torch.randn(2, 1, heads, 16).transpose(1, 2) for heads in (4, 2))
+        for cos, sin in (angles, angles[:, :1]):
+            assert rotary_kernel.takes(q, k, cos, sin)
+            for ours, theirs in zip(rotary_kernel.rotate(q, k, cos, sin), stock(q, k, cos, sin), strict=True):
+                assert torch.equal(ours, theirs)
+    assert not rotary_kernel._agrees(modeling_glm.apply_rotary_pos_emb)  # it turns neighbours, not halves
+    decoder, stock = tiny.model("llava").model.language_model, modeling_llama.apply_rotary_pos_emb
+    with rotary_kernel.turning(decoder):
+        ours = modeling_llama.apply_rotary_pos_emb
+        with rotary_kernel.turning(decoder):
+            assert modeling_llama.apply_rotary_pos_emb is ours is not stock
+        assert modeling_llama.apply_rotary_pos_emb is ours
+    assert modeling_llama.apply_rotary_pos_emb is stock
+
+
+def feed_forwards() -> None:
+    from seewhen.backbone import Backbone
+    from seewhen.speed.modules import _feed_forwards, swapped
+
+    for family, count in (("llava", 4), ("gemma3", 0)):  # Gemma's activation is another one
+        backbone = Backbone.of(tiny.model(family))
+        assert len(list(_feed_forwards(backbone))) == count
+        layer = backbone.layers[0].mlp
+        for rows in (1, 3, 16, 17):
+            x = torch.randn(rows, 1, layer.gate_proj.in_features)
+            expected = layer(x)
+            with swapped(backbone):
+                torch.testing.assert_close(layer(x), expected, atol=1e-5, rtol=0)
+            assert torch.equal(layer(x), expected)
+
+
 def caches() -> None:
     from transformers import LlamaConfig, StaticCache
 

@@ -112,6 +112,32 @@ def test_kernels_equal_their_references():
             torch.testing.assert_close(gate_kernel.entropy(h, weights[0]), exact.float(), atol=2e-4, rtol=0)
 
 
+def test_rotations_equal_stock_bit_for_bit():
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    from seewhen.speed.rotary_kernel import rotate
+
+    torch.manual_seed(0)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        q, k = (torch.randn(3, 1, heads, 128, device="cuda", dtype=dtype).transpose(1, 2) for heads in (32, 8))
+        cos, sin = (torch.randn(3, 1, 128, device="cuda", dtype=dtype) for _ in range(2))
+        for ours, theirs in zip(rotate(q, k, cos, sin), apply_rotary_pos_emb(q, k, cos, sin), strict=True):
+            assert torch.equal(ours, theirs), dtype
+
+
+def test_feed_forward_layers_equal_their_reference():
+    from seewhen.speed.gated_kernel import gated
+
+    torch.manual_seed(0)
+    for rows in (1, 2, 16):
+        for dtype, bound in ((torch.float32, 1e-5), (torch.bfloat16, 8e-3)):
+            x = torch.randn(rows, 1, 1280, device="cuda", dtype=dtype)
+            gate, up = (torch.randn(777, 1280, device="cuda", dtype=dtype) / 36 for _ in range(2))
+            a, b = (torch.nn.functional.linear(x.double(), w.double()) for w in (gate, up))
+            exact = torch.nn.functional.silu(a) * b
+            assert (gated(x, gate, up) - exact).norm() / exact.norm() < bound, (rows, dtype)
+
+
 def test_attention_equals_its_reference():
     from seewhen.speed.attention_kernel import attention
 

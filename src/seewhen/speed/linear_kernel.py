@@ -17,7 +17,7 @@ MOST_ROWS = 16
 
 
 @triton.jit
-def _dot_row(x_ptr, w_ptr, first, count, columns, block_n: tl.constexpr, block_k: tl.constexpr):
+def dot_row(x_ptr, w_ptr, first, count, columns, block_n: tl.constexpr, block_k: tl.constexpr):
     """Rows `first`.. of a matrix times one vector, for which the ordinary units are faster: (block_n,)."""
     n, k = first + tl.arange(0, block_n), tl.arange(0, block_k)
     live = n < count
@@ -67,7 +67,7 @@ def _linear(
     n, m = first + tl.arange(0, block_n), tl.arange(0, 16)
     live, used = n < count, m < rows
     if single:
-        total = _dot_row(x_ptr, w_ptr, first, count, columns, block_n, block_k)
+        total = dot_row(x_ptr, w_ptr, first, count, columns, block_n, block_k)
         if biased:
             total += tl.load(b_ptr + n, mask=live, other=0.0).to(tl.float32)
         tl.store(y_ptr + n, total.to(y_ptr.dtype.element_ty), mask=live)
@@ -92,9 +92,7 @@ def linear(x: Tensor, weights: tuple[Tensor, ...], biases: tuple[Tensor | None, 
     ]
     counts += [0] * (3 - len(counts))
     single = rows == 1
-    block_n, block_k, warps, stages = _shape_of_one(columns) if single else _shape_of_several(sum(counts))
-    if x.dtype == torch.float32 and not single:  # twice the bytes: shared memory is finite
-        block_k, stages = 64, 2
+    block_n, block_k, warps, stages = tile_shape(rows, sum(counts), columns, x.dtype)
     _linear[(sum(triton.cdiv(count, block_n) for count in counts),)](
         flat, *padded[0], *padded[1], *padded[2], *counts, columns, rows,
         single=single, biased=biased, block_n=block_n, block_k=block_k, num_warps=warps, num_stages=stages,
@@ -103,12 +101,10 @@ def linear(x: Tensor, weights: tuple[Tensor, ...], biases: tuple[Tensor | None, 
     return tuple(result.view(*x.shape[:-1], -1) for result in results)
 
 
-# Tiles (rows, columns), warps and pipeline stages: measured, see benchmarks/speed.md.
-
-
-def _shape_of_one(columns: int) -> tuple[int, int, int, int]:
-    return (2, 2048, 2, 3) if columns <= 8192 else (4, 1024, 2, 3)
-
-
-def _shape_of_several(count: int) -> tuple[int, int, int, int]:
+def tile_shape(rows: int, count: int, columns: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
+    """Tile (rows, columns), warps and pipeline stages: measured, see benchmarks/speed.md."""
+    if rows == 1:
+        return (2, 2048, 2, 3) if columns <= 8192 else (4, 1024, 2, 3)
+    if dtype == torch.float32:  # twice the bytes: shared memory is finite
+        return (64, 64, 4, 2)
     return (64, 256, 4, 5) if count <= 8192 else (64, 128, 4, 3)

@@ -2,8 +2,9 @@
 
 The decoder's linear layers and norms keep their weights and their places; only what they do with a few
 rows changes. Linear layers stream their weights, and siblings that read the same input (query, key,
-value; gate, up) do so in one launch; norms are one kernel instead of seven. More rows (prefill) go the
-stock way. A norm is changed only where the kernel gives what the module itself gives on a probe.
+value; gate, up) do so in one launch; norms and rotary embeddings are one kernel each, and a gated
+feed-forward layer makes its inner values in one. More rows (prefill) go the stock way. Norms and
+feed-forward layers are changed only where the kernel gives what the module itself gives on a probe.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from torch.nn.functional import linear as stock_linear
 
 from seewhen.backbone import Backbone
 from seewhen.speed import kernels_run_on
+from seewhen.speed.gated_kernel import gated
 from seewhen.speed.linear_kernel import MOST_ROWS, linear
 from seewhen.speed.norm_kernel import rms_norm
+from seewhen.speed.rotary_kernel import turning
 
 _WIDEST = 65536  # values in the rows of one step: wide enough for any decoder, too few for a prompt
 _SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -53,9 +56,12 @@ class _Group:
 
 @contextmanager
 def swapped(backbone: Backbone) -> Iterator[None]:
-    """Our kernels in the decoder's linear layers, its norms and its head."""
+    """Our kernels in the decoder's linear layers, feed-forward layers, norms, rotary embeddings and its head."""
     changed: list[nn.Module] = []
     try:
+        for layer, forward in _feed_forwards(backbone):
+            layer.__dict__["forward"] = forward
+            changed.append(layer)
         for group in _groups(backbone):
             for index, member in enumerate(group.members):
                 member.__dict__["forward"] = group.forward(index)
@@ -63,7 +69,8 @@ def swapped(backbone: Backbone) -> Iterator[None]:
         for norm, forward in _norms(backbone):
             norm.__dict__["forward"] = forward
             changed.append(norm)
-        yield
+        with turning(backbone.decoder):
+            yield
     finally:
         for module in changed:
             module.__dict__.pop("forward", None)
@@ -81,6 +88,51 @@ def _groups(backbone: Backbone) -> Iterator[_Group]:
         if _streams(module) and module not in seen:
             seen.add(module)
             yield _Group((module,))
+
+
+def _feed_forwards(backbone: Backbone) -> Iterator[tuple[nn.Module, Callable[[Tensor], Tensor]]]:
+    """Feed-forward layers that are down(silu(gate(x)) * up(x)), each with its new forward."""
+    known: dict[tuple[Any, ...], bool] = {}
+    for module in backbone.decoder.modules():
+        members: list[Any] = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
+        if not all(_streams(member) for member in members) or "forward" in module.__dict__:
+            continue
+        gate, up, down = members
+        if gate.weight.shape != up.weight.shape or gate.bias is not None or up.bias is not None:
+            continue
+        kind = (type(module), str(getattr(module, "act_fn", None)), gate.weight.dtype)
+        if kind not in known:
+            known[kind] = _is_gated(module, gate, up, down)
+        if known[kind]:
+            yield module, _gated_forward(module, gate, up, down)
+
+
+@torch.no_grad()
+def _is_gated(module: nn.Module, gate: nn.Linear, up: nn.Linear, down: nn.Linear) -> bool:
+    weight = gate.weight
+    generator = torch.Generator().manual_seed(0)
+    probe = torch.randn((1, 1, weight.shape[1]), generator=generator).to(weight.device, weight.dtype)
+    try:
+        expected = module(probe)
+    except TypeError:  # it wants more than one input
+        return False
+    error = (down(gated(probe, gate.weight, up.weight)) - expected).float().norm() / expected.float().norm()
+    return bool(error < 4 * torch.finfo(weight.dtype).eps)
+
+
+def _gated_forward(
+    module: nn.Module, gate: nn.Linear, up: nn.Linear, down: nn.Linear
+) -> Callable[[Tensor], Tensor]:
+    stock = module.forward
+
+    def forward(x: Tensor) -> Tensor:
+        if x.numel() // x.shape[-1] > MOST_ROWS:
+            result: Tensor = stock(x)
+            return result
+        inner: Tensor = down(gated(x, gate.weight, up.weight))
+        return inner
+
+    return forward
 
 
 def _norms(backbone: Backbone) -> Iterator[tuple[nn.Module, Callable[[Tensor], Tensor]]]:
