@@ -11,7 +11,7 @@ PAGE = Path(__file__).with_name("methods.md")
 
 HEAD = """# Methods
 
-Written from the registry by `docs/methods_page.py`; `seewhen methods NAME` shows parameters and presets.
+Written from the registry by `docs/methods_page.py`; `seewhen methods NAME` shows the same, and the presets.
 
 | column | meaning |
 |---|---|
@@ -55,6 +55,21 @@ def rows_of(name: str) -> str:
         return "1" if name == "icd" else "0"
 
 
+def parameters_of(cls: type) -> str:
+    """A table of the parameters, as each is declared."""
+    from seewhen.methods.base import meanings
+
+    if not dataclasses.fields(cls):
+        return ""
+    meaning = meanings(cls)
+    lines = ["", "| parameter | default | meaning |", "|---|---|---|"]
+    for field in dataclasses.fields(cls):
+        default = f"{field.default:.4g}" if isinstance(field.default, float) else repr(field.default)
+        told = meaning[field.name].replace("|", "\\|")
+        lines.append(f"| `{field.name}` | {default} | {told} |")
+    return "\n".join(lines) + "\n"
+
+
 def page() -> str:
     """The page as it should be now."""
     from seewhen.methods import method_class, method_names
@@ -77,12 +92,7 @@ def page() -> str:
         text = inspect.cleandoc(inspect.getmodule(cls).__doc__ or "")
         if name in ("min-p", "locore"):
             text = inspect.cleandoc(cls.__doc__ or "")
-        fields = [field.name for field in dataclasses.fields(cls)]
-        parity = ""
-        if "reference_parity" in fields:
-            default = next(f.default for f in dataclasses.fields(cls) if f.name == "reference_parity")
-            parity = f"\n\n`reference_parity` is {default} by default."
-        notes.append(f"## {name}\n\nSource: {cls.source}.\n\n{text}{parity}\n")
+        notes.append(f"## {name}\n\nSource: {cls.source}.\n\n{text}\n{parameters_of(cls)}")
     return HEAD + "\n".join(lines) + "\n\n" + "\n".join(notes)
 
 

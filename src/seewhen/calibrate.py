@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from PIL import Image
@@ -102,7 +102,7 @@ def provenance(backbone: Backbone, images: Sequence[Image.Image], **settings: An
 class Calibrated(Method):
     """Base of methods that need a file of directions."""
 
-    directions: str = ""
+    directions: Annotated[str, "file of directions fitted for this model by `seewhen calibrate`"] = ""
 
     def loaded(self, backbone: Backbone) -> Directions:
         """The directions, checked against the method and the model."""

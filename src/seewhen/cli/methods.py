@@ -47,13 +47,19 @@ def methods(
         _print_all(classes)
 
 
-def _parameters(cls: type[Method]) -> list[tuple[str, Any, str]]:
-    """Name, default and type of each parameter."""
-    hints = typing.get_type_hints(cls)
-    return [
-        (f.name, None if f.default is dataclasses.MISSING else f.default, _type_name(hints[f.name]))
+def _parameters(cls: type[Method]) -> dict[str, dict[str, Any]]:
+    """Default, type and meaning of each parameter."""
+    from seewhen.methods.base import meanings
+
+    hints, meaning = typing.get_type_hints(cls), meanings(cls)
+    return {
+        f.name: {
+            "default": None if f.default is dataclasses.MISSING else f.default,
+            "type": _type_name(hints[f.name]),
+            "meaning": meaning[f.name],
+        }
         for f in dataclasses.fields(cls)
-    ]
+    }
 
 
 def _type_name(hint: Any) -> str:
@@ -61,6 +67,10 @@ def _type_name(hint: Any) -> str:
     if typing.get_origin(hint) is typing.Literal:
         return " | ".join(map(repr, typing.get_args(hint)))
     return hint.__name__ if isinstance(hint, type) else str(hint)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else repr(value)
 
 
 def _modes(cls: type[Method]) -> str:
@@ -82,7 +92,7 @@ def _describe(cls: type[Method]) -> dict[str, Any]:
         "summary": cls.summary,
         "source": cls.source,
         "modes": _modes(cls),
-        "parameters": {n: {"default": d, "type": t} for n, d, t in _parameters(cls)},
+        "parameters": _parameters(cls),
         "presets": {
             n: {"values": dict(p.values), "source": p.source, "sources": dict(p.sources)}
             for n, p in cls.presets.items()
@@ -109,15 +119,17 @@ def _print_all(classes: list[type[Method]]) -> None:
 
 def _print_one(cls: type[Method]) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     from seewhen.cli.tables import table_console
 
     console = table_console()
     console.print(f"[bold]{cls.name}[/bold]: {cls.summary}\nsource: {cls.source}\nmodes: {_modes(cls)}\n")
     if dataclasses.fields(cls):
-        table = Table("parameter", "default", "type", box=None, pad_edge=False)
-        for name, default, kind in _parameters(cls):
-            table.add_row(name, repr(default), kind)
+        table = Table("parameter", "default", "meaning", box=None, pad_edge=False)
+        for name, known in _parameters(cls).items():
+            meaning = Text(known["meaning"] + " ").append(f"({known['type']})", style="dim")
+            table.add_row(name, _shown(known["default"]), meaning)
         console.print(table)
     cells = {name: preset for name, preset in cls.presets.items() if "/" in name and not preset.sources}
     for name, preset in cls.presets.items():

@@ -22,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ from seewhen.contrast import check_contrast, cut, logit_sum
 from seewhen.errors import InvalidMethod, UnsupportedMode
 from seewhen.image_branches import AlteredImage
 from seewhen.methods.base import Logits, Method, Parts, Preset
+from seewhen.methods.parameters import Plausibility
 from seewhen.views import Views
 
 if TYPE_CHECKING:
@@ -164,11 +165,13 @@ class AGLA(Method):
         ),
     }
 
-    alpha: float = 2.0
-    plausibility: float | None = 0.5
-    keep: float = 0.8
-    relevance: str = _OWN
-    reference_parity: bool = False
+    alpha: Annotated[float, "how much of the masked image's logits is added; 0: nothing"] = 2.0
+    plausibility: Plausibility = 0.5
+    keep: Annotated[float, "share of the pixels that stay visible"] = 0.8
+    relevance: Annotated[str, "what ranks the pixels: own, or a name given to register_relevance"] = _OWN
+    reference_parity: Annotated[
+        bool, "keep a defect of the released code: after the first token the rule only sharpens"
+    ] = False
 
     def __post_init__(self) -> None:
         check_contrast(self.name, self.alpha, self.plausibility)

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_type_hints
 
 from torch import Tensor
 
@@ -64,7 +64,7 @@ class Preset:
 
 @dataclass(frozen=True)
 class Method:
-    """Base class of all methods. Fields are parameters; `parts` resolves them for a model."""
+    """Base class of all methods. Fields are parameters (see `meanings`); `parts` resolves them for a model."""
 
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
@@ -121,6 +121,12 @@ def _checked(cls: type[Method], values: Mapping[str, Any]) -> dict[str, Any]:
             f"Its parameters are: {', '.join(known) or 'none'}.",
         )
     return dict(values)
+
+
+def meanings(cls: type[Method]) -> dict[str, str]:
+    """What each parameter means: the text beside its type, `strength: Annotated[float, "..."]`; "" without one."""
+    hints = get_type_hints(cls, include_extras=True)
+    return {f.name: " ".join(getattr(hints[f.name], "__metadata__", ())) for f in dataclasses.fields(cls)}
 
 
 def make(cls: type[Method], preset: str | None = None, **parameters: Any) -> Method:

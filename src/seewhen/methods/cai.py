@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from torch import Tensor
 
@@ -24,7 +24,21 @@ from seewhen.contrast import log_prob_contrast, prob_contrast
 from seewhen.errors import InvalidMethod
 from seewhen.methods.base import Logits, Method, Parts, Preset
 from seewhen.methods.cai_leak import LeakyTilt
-from seewhen.tilting import Gate, Kernel, QueryForm, Relevance, Tilt, TiltForm
+from seewhen.methods.parameters import (
+    ContrastOn,
+    DeviationFactor,
+    EntropyBase,
+    Floor,
+    Form,
+    Plausibility,
+    Query,
+    Scale,
+    StartLayer,
+    TextContrast,
+    Threshold,
+    ThresholdStart,
+)
+from seewhen.tilting import Gate, Kernel, Relevance, Tilt, TiltForm
 from seewhen.when import start_layer as resolve_start_layer
 
 if TYPE_CHECKING:
@@ -133,28 +147,32 @@ class CAI(Method):
     presets: ClassVar[Mapping[str, Preset]] = _presets()
 
     # WHERE
-    relevance: Literal["sigmoid", "shifted", "uniform"] = "shifted"
-    scale: float = 100.0
-    floor: float | None = 0.5
-    query: QueryForm = "tail_mean"
-    source_layer: int = 0
+    relevance: Form = "shifted"
+    scale: Scale = 100.0
+    floor: Floor = 0.5
+    query: Query = "tail_mean"
+    source_layer: Annotated[int, "layer whose inputs are compared: 0 are the embeddings"] = 0
     # WHEN
-    start_layer: int | float = 0.85
-    threshold: float | None = None
-    entropy_base: float = math.e
-    sd_factor: float = 0.5
-    threshold_start: float = 0.1 * math.log(10)
+    start_layer: StartLayer = 0.85
+    threshold: Threshold = None
+    entropy_base: EntropyBase = math.e
+    sd_factor: DeviationFactor = 0.5
+    threshold_start: ThresholdStart = 0.1 * math.log(10)
     # HOW
-    tilt: TiltForm = "score"
-    strength: float = 1.0
-    kl_budget: float | None = None
-    kernel: Kernel = "correction"
+    tilt: Annotated[TiltForm, "score: A + |A| w, as printed; exponential: A + w, whose KL is known"] = "score"
+    strength: Annotated[float, "factor on the weights w: 0 leaves attention as it is"] = 1.0
+    kl_budget: Annotated[
+        float | None, "exponential only: instead of strength, the largest tilt whose KL is within this"
+    ] = None
+    kernel: Annotated[
+        Kernel, "how it is computed, with the same result: correction of the output, or bias on the scores"
+    ] = "correction"
     # CONTRAST
-    contrast: float = 1.0
-    contrast_on: Literal["log_probs", "probs"] = "log_probs"
-    plausibility: float | None = 0.1
-    # The released code forgets to switch the tilt off in its text-only pass; see methods/cai_leak.py.
-    leak: bool = False
+    contrast: TextContrast = 1.0
+    contrast_on: ContrastOn = "log_probs"
+    plausibility: Plausibility = 0.1
+    # See methods/cai_leak.py.
+    leak: Annotated[bool, "keep a defect of the released code: the tilt stays on in its text-only pass"] = False
 
     def __post_init__(self) -> None:
         def require(condition: bool, message: str, hint: str) -> None:

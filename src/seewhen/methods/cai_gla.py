@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -36,8 +36,22 @@ from seewhen.errors import InvalidMethod, UnsupportedModel
 from seewhen.interventions import CurrentStep, pad_rows
 from seewhen.methods.base import Logits, Method, Parts, Preset
 from seewhen.methods.cai import CAI
+from seewhen.methods.parameters import (
+    ContrastOn,
+    DeviationFactor,
+    EntropyBase,
+    Floor,
+    Form,
+    Plausibility,
+    Query,
+    Scale,
+    StartLayer,
+    TextContrast,
+    Threshold,
+    ThresholdStart,
+)
 from seewhen.sequence import Step
-from seewhen.tilting import Gate, QueryForm, Relevance, RelevanceForm, Tilt
+from seewhen.tilting import Gate, Relevance, Tilt
 from seewhen.when import start_layer as resolve_start_layer
 
 if TYPE_CHECKING:
@@ -105,22 +119,22 @@ class CAIGLA(Method):
     }
 
     # WHERE
-    relevance: RelevanceForm = "shifted"
-    scale: float = 100.0
-    floor: float | None = 0.5
-    query: QueryForm = "tail_mean"
+    relevance: Form = "shifted"
+    scale: Scale = 100.0
+    floor: Floor = 0.5
+    query: Query = "tail_mean"
     # WHEN
-    start_layer: int | float = 0.85
-    threshold: float | None = None
-    entropy_base: float = math.e
-    sd_factor: float = 0.5
-    threshold_start: float = 0.1 * math.log(10)
+    start_layer: StartLayer = 0.85
+    threshold: Threshold = None
+    entropy_base: EntropyBase = math.e
+    sd_factor: DeviationFactor = 0.5
+    threshold_start: ThresholdStart = 0.1 * math.log(10)
     # HOW
-    strength: float = 1.0
+    strength: Annotated[float, "how much less the gates forget and overwrite: 0 leaves them as they are"] = 1.0
     # CONTRAST
-    contrast: float = 1.0
-    contrast_on: Literal["log_probs", "probs"] = "log_probs"
-    plausibility: float | None = 0.1
+    contrast: TextContrast = 1.0
+    contrast_on: ContrastOn = "log_probs"
+    plausibility: Plausibility = 0.1
 
     def __post_init__(self) -> None:
         try:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -106,10 +106,15 @@ class DoLa(Method):
         "high": Preset({"layers": "high"}, "released code: TruthfulQA"),
     }
 
-    layers: str | tuple[int, ...] = "low"
-    relative_top: float = 0.1
-    layer_per: Literal["row", "batch"] = "row"
-    reference_parity: bool = True
+    layers: Annotated[str | tuple[int, ...], "candidate layers: low, high, or numbers of hidden states"] = "low"
+    relative_top: Annotated[float, "tokens less likely than this share of the likeliest are never chosen"] = 0.1
+    layer_per: Annotated[
+        Literal["row", "batch"],
+        "each row its own early layer, or one for the batch as in the port to transformers",
+    ] = "row"
+    reference_parity: Annotated[
+        bool, "distance of layers as in the released code; off: Jensen-Shannon divergence"
+    ] = True
 
     def __post_init__(self) -> None:
         if isinstance(self.layers, str):

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -176,11 +176,11 @@ class FarSight(Method):
         "infinite": Preset({"registers": "infinite", "rows": "all"}, "our approximation: registers without end"),
     }
 
-    sigma: float = 0.8
-    decay: Decay = "paper"
-    registers: Literal["exact", "infinite"] = "exact"
-    rows: Literal["prompt", "all"] = "all"
-    reference_parity: bool = False
+    sigma: Annotated[float, "how fast registers fade with their distance; infinite: none"] = 0.8
+    decay: Annotated[Decay, "one rate for all, or the released code's, by row and head"] = "paper"
+    registers: Annotated[Literal["exact", "infinite"], "as many as the pass has columns, or no end"] = "exact"
+    rows: Annotated[Literal["prompt", "all"], "infinite only: rows of the prompt, or all"] = "all"
+    reference_parity: Annotated[bool, "as the released patch, which does nothing"] = False
 
     def __post_init__(self) -> None:
         if not self.sigma > 0:

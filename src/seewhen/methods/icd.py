@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from seewhen.branches import Branch, BranchRows
 from seewhen.contrast import check_contrast, logit_contrast
 from seewhen.errors import InvalidMethod
 from seewhen.methods.base import Logits, Method, Parts, Preset
+from seewhen.methods.parameters import Plausibility
 
 if TYPE_CHECKING:
     from seewhen.backbone import Backbone
@@ -104,11 +105,11 @@ class ICD(Method):
         ),
     }
 
-    alpha: float = 0.5
-    plausibility: float | None = 0.1
-    sentence: str = "You are a confused object detector."
+    alpha: Annotated[float, "how much of the disturbed row's logits is subtracted; 0: no contrast"] = 0.5
+    plausibility: Plausibility = 0.1
+    sentence: Annotated[str, "the disturbing instruction"] = "You are a confused object detector."
     # The tokens of `sentence`; `prepare` fills them in.
-    sentence_ids: tuple[int, ...] | None = None
+    sentence_ids: Annotated[tuple[int, ...] | None, "its tokens; filled in from the model's tokenizer"] = None
 
     def __post_init__(self) -> None:
         check_contrast(self.name, self.alpha, self.plausibility)

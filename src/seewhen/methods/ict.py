@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 from PIL import Image, ImageDraw, ImageFilter
@@ -84,10 +84,10 @@ class ICT(Calibrated):
     }
     needs_image: ClassVar[bool] = False
 
-    image_strength: float = 8.0
-    object_strength: float = 8.0
-    # A number of groups, or a share of all: LLaVA-1.5-7B has 4096, of which the code takes 256.
-    top: int | float = 1 / 16
+    image_strength: Annotated[float, "of the shift at the image level; 0: none"] = 8.0
+    object_strength: Annotated[float, "of the shift at the object level; 0: none"] = 8.0
+    # LLaVA-1.5-7B has 4096 groups, of which the code takes 256.
+    top: Annotated[int | float, "groups of 32 numbers that are shifted: a number, or a share below 1"] = 1 / 16
 
     def __post_init__(self) -> None:
         for name in ("image_strength", "object_strength"):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from seewhen.branches import TextOnly
 from seewhen.contrast import check_contrast, cut
 from seewhen.errors import InvalidMethod
 from seewhen.methods.base import Logits, Method, Parts, Preset
+from seewhen.methods.parameters import Plausibility
 
 if TYPE_CHECKING:
     from seewhen.backbone import Backbone
@@ -44,10 +45,12 @@ class M3ID(Method):
         ),
     }
 
-    k: float = 0.02
-    t0: float = 0.0
-    gate_alpha: float | None = 0.3
-    apc_beta: float | None = None
+    k: Annotated[float, "how fast the contrast grows with each token; 0: no contrast"] = 0.02
+    t0: Annotated[float, "tokens by which it is ahead at the first one"] = 0.0
+    gate_alpha: Annotated[
+        float | None, "contrast only where the likeliest token is less likely than this; none: always"
+    ] = 0.3
+    apc_beta: Plausibility = None
 
     def __post_init__(self) -> None:
         check_contrast(self.name, 0.0, self.apc_beta)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -180,12 +180,12 @@ class MemVR(Method):
         "glm-4v/chair": Preset({"after": 9 / 32, "ratio": 0.26}, _SCRIPTS),
     }
 
-    ratio: float = 0.12
-    threshold: float = 0.75
-    after: int | float = 5 / 32
-    before: int | float = 16 / 32
-    activation: Literal["none", "silu"] = "none"
-    lens_norm: bool = True
+    ratio: Annotated[float, "share of the image in the feed-forward output: 0 leaves it as it is"] = 0.12
+    threshold: Annotated[float, "look again when the normalised entropy, 0 to 1, is above this"] = 0.75
+    after: Annotated[int | float, "judge layers after this one: a number, or a share of the depth"] = 5 / 32
+    before: Annotated[int | float, "judge layers before this one: a number, or a share of the depth"] = 16 / 32
+    activation: Annotated[Literal["none", "silu"], "between the two products; silu in the Qwen-VL code"] = "none"
+    lens_norm: Annotated[bool, "whether the final norm comes before the head when layers are judged"] = True
 
     def __post_init__(self) -> None:
         def require(condition: bool, message: str, hint: str) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from seewhen.errors import InvalidMethod
 from seewhen.interventions import CurrentStep, Intervention
 from seewhen.methods.base import Logits, Method, Parts, Preset
 from seewhen.methods.blocks import attention_of, feed_forward, input_norm, project_heads
+from seewhen.methods.parameters import Plausibility
 from seewhen.sequence import Prefill, Sequence, Step
 
 if TYPE_CHECKING:
@@ -187,13 +188,18 @@ class ONLY(Method):
         "mme": Preset({"agreement": 0.25, "plausibility": 0.4}, "released code, MME scripts"),
     }
 
-    layer: int = 0
-    collaboration: float = 3.0
-    contrast: float = 1.0
-    agreement: float = 0.2
-    plausibility: float | None = 0.1
-    mix: Literal["auto", "llava", "instructblip", "qwen-vl"] = "auto"
-    reference_parity: bool = True
+    layer: Annotated[int, "layer whose attention gives the second opinion"] = 0
+    collaboration: Annotated[float, "a1: how much of it is added where both agree"] = 3.0
+    contrast: Annotated[float, "a2: how much of it is subtracted elsewhere"] = 1.0
+    agreement: Annotated[float, "gamma: distance of the two distributions below which they agree"] = 0.2
+    plausibility: Plausibility = 0.1
+    mix: Annotated[
+        Literal["auto", "llava", "instructblip", "qwen-vl"],
+        "residuals of the released code for a family; auto: by the model's own",
+    ] = "auto"
+    reference_parity: Annotated[
+        bool, "distance as in the released code, in [0, 2]; off: total variation, in [0, 1]"
+    ] = True
 
     def __post_init__(self) -> None:
         def require(condition: bool, message: str, hint: str) -> None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -107,13 +107,13 @@ class Opera(Method):
     beams_only: ClassVar[bool] = True
     needs_image: ClassVar[bool] = False
 
-    scale: float = 50.0
-    threshold: int = 15
-    candidates: int = 5
-    weight: float = 1.0
-    warmup: int = 10
-    earliest_rollback: int = 10
-    reference_parity: bool = False
+    scale: Annotated[float, "factor on attention weights before column products: larger trusts less"] = 50.0
+    threshold: Annotated[int, "go back when one column has been the strongest more often than this"] = 15
+    candidates: Annotated[int, "tokens tried for each beam"] = 5
+    weight: Annotated[float, "of the penalty; 0: none"] = 1.0
+    warmup: Annotated[int, "tokens at the start that get a bonus for looking at the image instead"] = 10
+    earliest_rollback: Annotated[int, "tokens at the start behind which it never goes back"] = 10
+    reference_parity: Annotated[bool, "keep four accidents of the released code"] = False
 
     def __post_init__(self) -> None:
         def require(condition: bool, message: str, hint: str) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from torch import Tensor
 
@@ -22,6 +22,7 @@ from seewhen.branches import TextOnly
 from seewhen.contrast import check_contrast, log_prob_contrast
 from seewhen.errors import InvalidMethod
 from seewhen.methods.base import Logits, Method, Parts, Preset
+from seewhen.methods.parameters import Plausibility
 from seewhen.tilting import Relevance, Tilt
 
 if TYPE_CHECKING:
@@ -51,12 +52,12 @@ class PAI(Method):
         "contrast": Preset({"alpha": 0.0}, "the text-only contrast alone"),
     }
 
-    alpha: float = 0.5
-    start_layer: int = 2
-    end_layer: int | None = None  # exclusive; None is the depth of the model
-    gamma: float = 1.1
-    plausibility: float | None = 0.1
-    reference_parity: bool = False
+    alpha: Annotated[float, "how much attention to every image token is raised: 0 leaves it as it is"] = 0.5
+    start_layer: Annotated[int, "first layer that is edited"] = 2
+    end_layer: Annotated[int | None, "layer before which editing ends; none: the last is edited too"] = None
+    gamma: Annotated[float, "weight of the row with the image against the text-only row; 1: no contrast"] = 1.1
+    plausibility: Plausibility = 0.1
+    reference_parity: Annotated[bool, "as the released code: with contrast, no edit for the first token"] = False
 
     def __post_init__(self) -> None:
         check_contrast(self.name, self.alpha, self.plausibility)

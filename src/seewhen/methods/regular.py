@@ -8,7 +8,7 @@ greedy decoding, so that much of a published gain over "regular sampling" is thi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from torch import Tensor
 
@@ -39,7 +39,7 @@ class MinP(Method):
     source: ClassVar[str] = "the cut of Li et al. 2023 (contrastive decoding); min-p sampling"
     needs_image: ClassVar[bool] = False
 
-    min_p: float = 0.1
+    min_p: Annotated[float, "tokens less likely than this share of the likeliest are never chosen"] = 0.1
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.min_p <= 1.0:

@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -95,8 +95,8 @@ class LocoRE(Method):
     needs_image: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Preset]] = _BETAS
 
-    beta: float = 0.15
-    window: int = 10
+    beta: Annotated[float, "attention to the recent outputs is multiplied by 1 + beta; 0: left alone"] = 0.15
+    window: Annotated[int, "how many outputs are recent"] = 10
 
     def __post_init__(self) -> None:
         _check_recent(self.name, self.beta, self.window)
@@ -218,15 +218,15 @@ class Saliency(Method):
     samples_only: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Preset]] = _BETAS
 
-    top_k: int = 5
-    draws: int = 3
-    alpha: float = 0.6
-    history: int = 5
-    first_layer: int | float = 6 / 32
-    last_layer: int | float = 8 / 32
-    beta: float = 0.15
-    window: int = 10
-    reference_parity: bool = False
+    top_k: Annotated[int, "tokens to draw from"] = 5
+    draws: Annotated[int, "draws before the most salient token is taken"] = 3
+    alpha: Annotated[float, "a token needs this share of the mean saliency of those before; 0: all pass"] = 0.6
+    history: Annotated[int, "how many accepted tokens that mean goes over"] = 5
+    first_layer: Annotated[int | float, "first layer that counts: a number, or a share of the depth"] = 6 / 32
+    last_layer: Annotated[int | float, "last layer that counts: a number, or a share of the depth"] = 8 / 32
+    beta: Annotated[float, "LocoRE: attention to the recent outputs is multiplied by 1 + beta; 0: off"] = 0.15
+    window: Annotated[int, "LocoRE: how many outputs are recent"] = 10
+    reference_parity: Annotated[bool, "as the released code, which never rejects a draw"] = False
 
     def __post_init__(self) -> None:
         _check_recent(self.name, self.beta, self.window)

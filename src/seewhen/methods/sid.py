@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from seewhen.contrast import check_contrast, logit_contrast
 from seewhen.errors import InvalidMethod, UnsupportedMode, UnsupportedModel
 from seewhen.interventions import Intervention
 from seewhen.methods.base import Logits, Method, Parts, Preset
+from seewhen.methods.parameters import Plausibility
 
 if TYPE_CHECKING:
     from seewhen.backbone import Backbone
@@ -132,12 +133,12 @@ class SID(Method):
         ),
     }
 
-    alpha: float = 0.5
-    plausibility: float | None = 0.1
-    layer: int = 2
-    # A number of image tokens, or a share below 1 of those of the row; the released code keeps 100 of 576.
-    keep: int | float = 100 / 576
-    reference_parity: bool = False
+    alpha: Annotated[float, "how much of the second row's logits is subtracted; 0: no contrast"] = 0.5
+    plausibility: Plausibility = 0.1
+    layer: Annotated[int, "from this layer on the second row sees few image tokens; the one before ranks them"] = 2
+    # The released code keeps 100 of 576.
+    keep: Annotated[int | float, "image tokens it goes on seeing: a number, or a share below 1"] = 100 / 576
+    reference_parity: Annotated[bool, "as the released greedy mode: no plausibility cut"] = False
 
     def __post_init__(self) -> None:
         check_contrast(self.name, self.alpha, self.plausibility)

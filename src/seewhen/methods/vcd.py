@@ -14,7 +14,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from seewhen.contrast import check_contrast, logit_contrast
 from seewhen.errors import InvalidMethod
 from seewhen.image_branches import AlteredImage
 from seewhen.methods.base import Logits, Method, Parts, Preset
+from seewhen.methods.parameters import Plausibility
 
 if TYPE_CHECKING:
     from seewhen.backbone import Backbone
@@ -102,11 +103,11 @@ class VCD(Method):
         "reference:qwen-vl": Preset({}, "released code, Qwen-VL script"),
     }
 
-    alpha: float = 1.0
-    plausibility: float | None = 0.1
-    noise_step: int = 500
+    alpha: Annotated[float, "how much of the noised image's logits is subtracted; 0: no contrast"] = 1.0
+    plausibility: Plausibility = 0.1
+    noise_step: Annotated[int, "steps of the diffusion schedule: 0 is hardly any noise, 999 all noise"] = 500
     # None draws a seed from torch's generator at each call, as `torch.manual_seed` left it.
-    noise_seed: int | None = 0
+    noise_seed: Annotated[int | None, "seed of the noise; none: from torch's generator at each call"] = 0
 
     def __post_init__(self) -> None:
         check_contrast(self.name, self.alpha, self.plausibility)

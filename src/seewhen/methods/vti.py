@@ -20,7 +20,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -104,8 +104,8 @@ class VTI(Calibrated):
     }
     needs_image: ClassVar[bool] = False
 
-    image_strength: float = 0.9
-    text_strength: float = 0.9
+    image_strength: Annotated[float, "of the steering in the vision layers; 0: none"] = 0.9
+    text_strength: Annotated[float, "of the steering in the decoder's layers; 0: none"] = 0.9
 
     def __post_init__(self) -> None:
         for name in ("image_strength", "text_strength"):
