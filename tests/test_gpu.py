@@ -67,7 +67,7 @@ def test_closed_gate_and_zero_tilt_are_stock_bit_for_bit():
             for changes in ({"threshold": 1e9}, {"threshold": -1.0, "strength": 0.0}):
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    with seewhen.attach(model, seewhen.method("cai", **changes)):
+                    with seewhen.attach(model, seewhen.method("cai", **changes), fast="off"):
                         assert same(generate(model, inputs), stock), (family, dtype, changes)
 
 
@@ -102,11 +102,11 @@ def compiled_differences(family, options):
     """What compiled decoding does otherwise than eager decoding; empty where all is well."""
     method = seewhen.method("cai", **options)
     model, inputs = on_gpu(family, torch.float32, rows=2)
-    with seewhen.attach(model, method) as handle:
+    with seewhen.attach(model, method, fast="off") as handle:
         eager, gates = generate(model, inputs), handle.trace.gate
     torch._dynamo.reset()
     found = []
-    with seewhen.attach(model, method) as handle:  # transformers compiles with reduce-overhead
+    with seewhen.attach(model, method, fast="off") as handle:  # transformers compiles with reduce-overhead
         # The second generation has a fresh cache; what was compiled for the first must serve it too.
         for turn in ("first", "second"):
             counters.clear()

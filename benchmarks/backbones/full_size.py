@@ -234,7 +234,7 @@ def closed_gate_is_stock(model: Any, inputs: dict[str, Any]) -> str:
     stock = logits(model, inputs, 4)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with seewhen.attach(model, CLOSED):
+        with seewhen.attach(model, CLOSED, fast="off"):
             closed = logits(model, inputs, 4)
     same = all(torch.equal(a, b) for a, b in zip(stock.logits, closed.logits, strict=True))
     return "equal" if same else "DIFFERENT"
@@ -300,7 +300,7 @@ def compiled_equals_eager(run: Run, name: str) -> None:
         options["compile_config"]._compile_all_devices = True
     start = run.synchronize()
     torch._dynamo.reset()
-    with seewhen.attach(model, OPEN) as handle:
+    with seewhen.attach(model, OPEN, fast="off") as handle:
         eager, gates = logits(model, inputs, 8), handle.trace.gate
         static = logits(model, inputs, 8, **options)
         same_gates = torch.equal(gates, handle.trace.gate)

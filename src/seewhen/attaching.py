@@ -64,7 +64,7 @@ def attach(
     trace: bool | str = False,
     relevance_layers: tuple[int, ...] = (),
     head_layers: tuple[int, ...] = (),
-    fast: Fast = "off",
+    fast: Fast = "auto",
     backbone: Backbone | None = None,
 ) -> AbstractContextManager[Handle]:
     """Make `model` decode with `method` inside the context; afterwards it is as it was.
@@ -76,8 +76,8 @@ def attach(
     head of some layers, for analysis.
 
     `fast` chooses how single tokens are decoded: "off" leaves transformers' own loop and kernels, "graph"
-    captures the step as a CUDA graph with fused kernels (equal to rounding, not bit for bit), "compile" also
-    compiles it, and "auto" is "graph" wherever it applies, that is on one GPU without beams.
+    captures the step as a CUDA graph with fused kernels (equal to rounding, not bit for bit), and "auto" is
+    "graph" wherever it applies: on one GPU, without beams and without a full trace.
 
         with seewhen.attach(model, "cai") as handle:
             output = model.generate(**inputs, max_new_tokens=64)
@@ -108,7 +108,7 @@ class Attachment:
         trace: bool | str = False,
         relevance_layers: tuple[int, ...] = (),
         head_layers: tuple[int, ...] = (),
-        fast: Fast = "off",
+        fast: Fast = "auto",
         backbone: Backbone | None = None,
     ) -> Attachment:
         """Check and prepare; the model is not touched yet."""
@@ -122,9 +122,10 @@ class Attachment:
         observers: tuple[Observer, ...] = ()
         if level != "summary":
             observers = (Observer(relevance_layers, head_layers, own_relevance=not tilts, entropy_base=base),)
-        way = resolve(fast, backbone, method)
+        # Whoever asks for a full trace looks closely, and wants the bits of the stock kernels.
+        way = resolve("off" if fast == "auto" and level != "summary" else fast, backbone, method)
         session = Session(backbone, method, observers, level, base, fast=way is not None and way.kernels)
-        loop = None if way is None else FastLoop(session, compiled=way.compiled)
+        loop = None if way is None else FastLoop(session)
         return cls(model, session, Handle(session), way, loop)
 
     @contextmanager

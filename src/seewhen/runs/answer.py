@@ -78,7 +78,8 @@ class ModelAnswerer:
         self._shares = _may_share(parts)
         self._max_new_tokens, self._raw, self._temperature = max_new_tokens, raw_prompt, temperature
         self._open = ExitStack()
-        self._handle = self._open.enter_context(attach(self._model, self._method))
+        # Not the fast loop: its kernels round otherwise for more rows, and answers must not depend on the batch.
+        self._handle = self._open.enter_context(attach(self._model, self._method, fast="off"))
         self._backbone, self._prefix = backbone, None
         if self._shares and can_share(backbone):
             # After the method's own hooks: these see the whole prompt, what follows reads only the rest.

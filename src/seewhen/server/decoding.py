@@ -161,7 +161,9 @@ class Decoder:
             features: list[Tensor] = []
             if jobs[0].trace:
                 features = stack.enter_context(image_features(self.backbone, inputs["input_ids"]))
-            handle = stack.enter_context(attach(self.model, method, trace=jobs[0].trace, backbone=self.backbone))
+            # Batches differ in rows and length, and rows leave early: nothing to capture and use again.
+            attached = attach(self.model, method, trace=jobs[0].trace, fast="off", backbone=self.backbone)
+            handle = stack.enter_context(attached)
             Run(self, handle, jobs, rows, lengths, features).decode(inputs)
         return None
 

@@ -17,25 +17,24 @@ if TYPE_CHECKING:
     from seewhen.backbone import Backbone
     from seewhen.methods.base import Method
 
-# Read once: compiled steps ask, and a compiler cannot trace the search for a package.
+# Read once: the search for a package is slow, and a compiler cannot trace it.
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
-Fast = Literal["auto", "off", "graph", "compile"]
+Fast = Literal["auto", "off", "graph"]
 
 
 @dataclass(frozen=True)
 class Way:
-    """How a session decodes fast: compiled or not, with our kernels or (on a CPU) the stock ones."""
+    """How a session decodes fast: with our kernels or (on a CPU) the stock ones."""
 
-    compiled: bool
     kernels: bool
 
 
 def check(fast: str) -> None:
     """Refuse what is no way of decoding."""
-    if fast not in ("auto", "off", "graph", "compile"):
-        raise UnsupportedMode(f"fast={fast!r} is unknown.", "Use 'auto', 'off', 'graph' or 'compile'.")
+    if fast not in ("auto", "off", "graph"):
+        raise UnsupportedMode(f"fast={fast!r} is unknown.", "Use 'auto', 'off' or 'graph'.")
 
 
 def resolve(fast: Fast, backbone: Backbone, method: Method) -> Way | None:
@@ -57,7 +56,7 @@ def resolve(fast: Fast, backbone: Backbone, method: Method) -> Way | None:
     kernels = kernels_run_on(next(iter(places)))
     if fast == "auto" and not (kernels and on_one_gpu):
         return None
-    return Way(compiled=fast == "compile", kernels=kernels)
+    return Way(kernels=kernels)
 
 
 def kernels_run_on(device: torch.device) -> bool:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 _PROGRAMS = 264  # two for each multiprocessor of the largest cards keep the memory busy
 _BLOCK = 64
+_LOWEST = -60000.0  # an additive mask at or below this hides: the least float16 is -65504
 
 
 @triton.jit
@@ -25,7 +26,8 @@ def _attend(
     q_row, q_head, k_row, k_head, k_column, v_row, v_head, v_column, mask_row, weight_row,
     scaling: tl.constexpr, strength: tl.constexpr,
     groups: tl.constexpr, d: tl.constexpr, masked: tl.constexpr, additive: tl.constexpr,
-    form: tl.constexpr, split: tl.constexpr, block: tl.constexpr, precision: tl.constexpr,
+    form: tl.constexpr, split: tl.constexpr, block: tl.constexpr, whole: tl.constexpr, lowest: tl.constexpr,
+    precision: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0) // key_heads, tl.program_id(0) % key_heads
     part = tl.program_id(1)
@@ -41,6 +43,13 @@ def _attend(
     output = tl.zeros((16, d), tl.float32)
     first = part * stretch
     last = tl.minimum(first + stretch, columns)
+    if masked:  # a stretch that is all hidden (padding, the cache's empty end) need not be read
+        s = tl.arange(0, whole)
+        hidden = tl.load(
+            mask_ptr + row * mask_row + first + s, mask=(s < stretch) & (first + s < columns), other=lowest
+        )
+        if tl.max(hidden.to(tl.float32), 0) <= lowest:
+            last = first
     for start in range(first, last, block):
         at = start + c
         inside = at < last
@@ -142,7 +151,8 @@ def attention(
         0 if seen.shape[0] == 1 else seen.stride(0), weights.stride(0),
         scaling=float(scaling), strength=float(strength),
         groups=heads // key_heads, d=d, masked=mask is not None, additive=additive, form=FORMS[form],
-        split=split, block=_BLOCK, precision="ieee" if query.dtype == torch.float32 else "tf32",
+        split=split, block=_BLOCK, whole=triton.next_power_of_2(stretch), lowest=_LOWEST if additive else 0,
+        precision="ieee" if query.dtype == torch.float32 else "tf32",
         num_warps=4, num_stages=2 if query.dtype == torch.float32 else 3,
     )  # fmt: skip
     if split:

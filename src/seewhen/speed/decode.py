@@ -11,7 +11,7 @@ Without a GPU the same loop runs the step as it is, which is how its logic is te
 
 from __future__ import annotations
 
-import types
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -100,10 +100,9 @@ class Chooser:
 
 @dataclass
 class FastLoop:
-    """A decoding loop for one session. `compiled` also compiles the step: a minute once, then faster still."""
+    """A decoding loop for one session."""
 
     session: Session
-    compiled: bool = False
     streamer: Any = None
     kept: list[Captured] = field(default_factory=list)  # shared with the copies made for single calls
 
@@ -239,8 +238,6 @@ class FastLoop:
         output = Output()
         writer = _row_writer(cache) if self.session.fast else None
         forward = _forward(model, inputs, buffers, cache)
-        if self.compiled:
-            forward = torch.compile(_own_code(forward), fullgraph=True, dynamic=False)
 
         def run() -> None:
             output.logits = forward()
@@ -305,21 +302,18 @@ def _masks(template: Any, live: Tensor) -> Any:
     return torch.zeros_like(live, dtype=template.dtype).masked_fill(~live, torch.finfo(template.dtype).min)
 
 
-def _own_code(function: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """The function with a code object of its own: compiled code is counted, and limited, per code object."""
-    assert isinstance(function, types.FunctionType)
-    code = function.__code__.replace(co_name=f"forward_{id(function):x}")
-    return types.FunctionType(
-        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-    )
-
-
 def _captured(step: Callable[[], None]) -> Callable[[], None]:
-    """The step as a CUDA graph. Capturing records and runs nothing."""
+    """The step as a CUDA graph. Capturing records and runs nothing. What cannot be captured stays as it is."""
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
+    try:
+        with torch.cuda.graph(graph):
+            step()
+    except RuntimeError as error:  # a module waits for the device: experts chosen on the host, some quantisations
+        reason = str(error).splitlines()[0]
+        warnings.warn(f"The decoding step cannot be captured, so it runs uncaptured: {reason}", stacklevel=2)
+        torch.cuda.synchronize()
+        return step
 
     def replay() -> None:
         graph.replay()

@@ -36,7 +36,7 @@ class Cost:
     """One method at one batch size."""
 
     method: str
-    way: str  # off, graph or compile
+    way: str  # off or graph
     batch: int
     prompt_tokens: int
     image_tokens: int
@@ -47,7 +47,7 @@ class Cost:
     rounds: tuple[float, ...]  # ms per token, round by round
     tokens_per_second: float
     peak_bytes: int | None  # on a GPU
-    first_call_s: float  # with capture or compilation
+    first_call_s: float  # with capture
     floor_ms: float
     ratio: float | None = None  # to regular decoding: median of the ratios of each round
     memory_ratio: float | None = None
@@ -91,11 +91,7 @@ class _Runner:
     def turn(self) -> None:
         """One repetition: the prompt alone, then all tokens."""
         self.short.append(self.run(1))
-        if torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()
         self.long.append(self.run(self.tokens))
-        if torch.cuda.is_available():
-            self.peak = torch.cuda.max_memory_allocated()
 
 
 def _settle() -> None:
@@ -121,11 +117,12 @@ def costs(
     failures: dict[str, str] = {}
     for batch in batches:
         inputs = make_inputs(batch)
-        runners = []
+        alone = _allocated()  # the model and its inputs
+        runners: list[_Runner] = []
         for name, method in methods.items():
             progress(f"batch {batch}: warming up {name}")
             try:
-                runners.append(_ready(model, name, method, inputs, tokens, fast))
+                runners.append(_ready(model, name, method, inputs, tokens, fast, alone))
             except SeewhenError as error:
                 failures[f"{name}, batch {batch}"] = str(error)
             except torch.cuda.OutOfMemoryError:
@@ -137,15 +134,31 @@ def costs(
                 progress(f"batch {batch}: round {repeat + 1} of {repeats}, {runner.name}")
                 runner.turn()
         found += _compared([_cost(runner, batch, backbone, bandwidth) for runner in runners])
+        runners.clear()  # captured steps hold memory
     return found, failures
 
 
-def _ready(model: Any, name: str, method: Method, inputs: Mapping[str, Any], tokens: int, fast: Fast) -> _Runner:
+def _ready(
+    model: Any, name: str, method: Method, inputs: Mapping[str, Any], tokens: int, fast: Fast, alone: int
+) -> _Runner:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # random weights fire always or never; here only time counts
         runner = _Runner(name, Attachment.of(model, method, fast=fast), inputs, tokens)
+        held = _allocated()
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
         runner.first_call_s = runner.run(tokens)
+        if torch.cuda.is_available():
+            # Without what the methods before it have captured and keep for their rounds.
+            runner.peak = torch.cuda.max_memory_allocated() - held + alone
     return runner
+
+
+def _allocated() -> int:
+    if not torch.cuda.is_available():
+        return 0
+    gc.collect()
+    return torch.cuda.memory_allocated()
 
 
 def _cost(runner: _Runner, batch: int, backbone: Backbone, bandwidth: float) -> Cost:
@@ -155,11 +168,10 @@ def _cost(runner: _Runner, batch: int, backbone: Backbone, bandwidth: float) -> 
     ms = statistics.median(each)
     ids = runner.inputs["input_ids"]
     images = int(backbone.image_mask(ids[:1]).sum())
-    way = attachment.way
     columns = ids.shape[1] + runner.tokens // 2
     return Cost(
         method=runner.name,
-        way="off" if way is None else "compile" if way.compiled else "graph",
+        way="off" if attachment.way is None else "graph",
         batch=batch,
         prompt_tokens=ids.shape[1],
         image_tokens=images,
