@@ -12,6 +12,7 @@ from seewhen.errors import InvalidInput, SeewhenError
 from seewhen.loading import resolve
 from seewhen.methods.cai import CAI
 from seewhen.models import register_models
+from seewhen.reaching import where_found
 from seewhen.shapes import is_shape, shape_config
 from seewhen.supported import family_of
 
@@ -55,8 +56,11 @@ def model_facts(name: str, dtype: str = "bfloat16") -> dict[str, Any]:
         size = torch.empty((), dtype=getattr(torch, dtype)).element_size()
     except (AttributeError, TypeError):
         raise InvalidInput(f"There is no dtype {dtype!r}.", "Use float32, float16 or bfloat16.") from None
+    path = resolve(name)
     try:
-        config = shape_config(name) if is_shape(name) else AutoConfig.from_pretrained(resolve(name))
+        config = (
+            shape_config(name) if is_shape(name) else AutoConfig.from_pretrained(path, **where_found(path, {}))
+        )
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0][:200]
         raise InvalidInput(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, NamedTuple
 
 from seewhen.errors import InvalidInput, MissingDependency, SeewhenError, UnsupportedModel
+from seewhen.reaching import reachable, where_found
 
 PACKAGED = "packaged"
 PACKAGED_PATH = Path(__file__).parent / "models" / "emoji"
@@ -31,6 +34,25 @@ def resolve(name_or_path: str | Path) -> str:
     if name.startswith((".", "/", "~")) and not Path(name).is_dir():
         raise InvalidInput(f"There is no directory {name}.", "Give a checkpoint directory, or a hub id.")
     return str(PACKAGED_PATH) if name == PACKAGED else name
+
+
+def check_name(name: str, revision: str | None = None) -> None:
+    """Refuse a model that is not here and cannot be had, before torch is imported for it."""
+    from seewhen.shapes import is_shape
+
+    if name == PACKAGED or is_shape(name) or Path(resolve(name)).is_dir():
+        return
+    from huggingface_hub import constants, try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        cached = try_to_load_from_cache(name, "config.json", revision=revision)
+    except HFValidationError:
+        raise InvalidInput(f"{name} is neither a directory nor a hub id.", "A hub id is owner/name.") from None
+    if isinstance(cached, str) or (not constants.HF_HUB_OFFLINE and reachable()):
+        return
+    hub = "it" if constants.HF_HUB_OFFLINE else f"{constants.ENDPOINT} cannot be reached, and it"
+    raise InvalidInput(f"{name} cannot be loaded: {hub} is not in the cache.", _not_reached())
 
 
 def load(
@@ -62,8 +84,9 @@ def load(
 def load_processor(name_or_path: str | Path, **where: Any) -> Any:
     """The processor alone, set up for generation (padding on the left)."""
     _prepare(name_or_path)
+    path = resolve(name_or_path)
     try:
-        processor = _processor(resolve(name_or_path), where)
+        processor = _processor(path, where_found(path, where))
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise _cannot_load(str(name_or_path), error) from error
     tokenizer = getattr(processor, "tokenizer", processor)
@@ -125,8 +148,11 @@ def load_model(
         # Quantised weights are made where they stay.
         _need("accelerate", "quant")
         kwargs["device_map"], device = {"": device}, None
+    path = resolve(name_or_path)
+    kwargs = where_found(path, kwargs)
     try:
-        model = AutoModelForImageTextToText.from_pretrained(resolve(name_or_path), dtype=dtype, **kwargs)
+        with _progress_bar(path != str(PACKAGED_PATH)):
+            model = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype, **kwargs)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise _cannot_load(str(name_or_path), error) from error
     if device is not None:
@@ -134,6 +160,34 @@ def load_model(
     if adapter is not None:
         _add_adapter(model, adapter, {k: kwargs[k] for k in _WHERE if k in kwargs and k != "revision"})
     return model.eval()
+
+
+@contextmanager
+def _progress_bar(wanted: bool) -> Iterator[None]:
+    """Without transformers' bar where a model loads in a moment; the caller's own choice comes back."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    if shown and not wanted:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown and not wanted:
+            logging.enable_progress_bar()
+
+
+def load_config(name_or_path: str | Path, **where: Any) -> Any:
+    """The configuration alone."""
+    from transformers import AutoConfig
+
+    _prepare(name_or_path)
+    path = resolve(name_or_path)
+    given = {key: value for key, value in where.items() if value is not None}
+    try:
+        return AutoConfig.from_pretrained(path, **where_found(path, given))
+    except (OSError, ValueError, KeyError) as error:
+        raise _cannot_load(str(name_or_path), error) from error
 
 
 def quantization_config(bits: str, dtype: Any = "auto") -> Any:
@@ -214,7 +268,7 @@ def _need(package: str, extra: str) -> None:
 def _add_adapter(model: Any, adapter: str | Path, where: dict[str, Any]) -> None:
     _need("peft", "adapters")
     try:
-        model.load_adapter(str(adapter), adapter_kwargs=where)
+        model.load_adapter(str(adapter), adapter_kwargs=where_found(str(adapter), where))
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise _cannot_load(str(adapter), error, "adapter_config.json, adapter_model.safetensors") from error
 
@@ -225,6 +279,12 @@ def _cannot_load(
     from huggingface_hub.errors import GatedRepoError
 
     text = str(error).strip().splitlines()
+    if "attn_implementation" in str(error) and "only possible arguments" in str(error):
+        # transformers lists a dozen, most of which need packages that are not installed.
+        return InvalidInput(
+            f"{name} cannot be loaded: there is no such attention kernel.",
+            "Use sdpa, eager or flex_attention, or flash_attention_2 where flash-attn is installed.",
+        )
     reason = shorten(text[0], 300, placeholder=" ...") if text else type(error).__name__
     message = f"{name} cannot be loaded: {reason}"
     if isinstance(error, ImportError):
@@ -234,9 +294,13 @@ def _cannot_load(
     elif Path(name).is_dir():
         hint = f"Is it a complete directory ({files})?"
     elif isinstance(error, OSError):
-        hint = "Give a hub id that this machine can reach or has cached, a checkpoint directory, or 'packaged'."
-        if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-            hint = "HF_HUB_OFFLINE is set and it is not in the cache: unset it once, or give a directory."
+        hint = _not_reached()
     else:
         return UnsupportedModel(message, "See `seewhen doctor --model`.")
     return InvalidInput(message, hint)
+
+
+def _not_reached() -> str:
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return "HF_HUB_OFFLINE is set: unset it once to download it, or give a checkpoint directory."
+    return "Give a hub id that this machine can reach or has cached, a checkpoint directory, or 'packaged'."

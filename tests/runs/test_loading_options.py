@@ -108,3 +108,24 @@ def test_the_command_refuses_in_one_line(checkpoint, tmp_path, monkeypatch, caps
     told = capsys.readouterr().err
     assert stopped.value.code == 2 and said in told and told.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_attention_kernel_is_told_briefly(checkpoint):
+    with pytest.raises(InvalidInput, match="no such attention kernel") as refused:
+        load_model(checkpoint, device="cpu", attn_implementation="bogus")
+    assert "sdpa" in str(refused.value) and len(str(refused.value)) < 300
+
+
+def test_the_packaged_model_loads_without_a_bar_and_others_with(checkpoint, capfd):
+    from transformers.utils import logging
+
+    before = logging.is_progress_bar_enabled()
+    logging.enable_progress_bar()
+    try:
+        load_model("packaged", device="cpu")
+        assert capfd.readouterr().err == ""
+        assert logging.is_progress_bar_enabled()
+        load_model(checkpoint, device="cpu")
+        assert "Loading weights" in capfd.readouterr().err
+    finally:
+        (logging.enable_progress_bar if before else logging.disable_progress_bar)()

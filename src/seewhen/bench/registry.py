@@ -16,6 +16,33 @@ from seewhen.errors import InvalidInput, InvalidMethod
 
 NAMES = BENCHMARKS
 SCENES = "scenes"  # the data "folder" that needs no files
+# Parts that are known before any file is read, and names for several of them. AMBER's are in its files.
+_PARTS: dict[str, tuple[Sequence[str], dict[str, Sequence[str]]]] = {
+    "pope": (pope.SPLITS, {name: [s for s in pope.SPLITS if s.startswith(name)] for name in pope.SETS}),
+    "mme": (
+        mme.SUBTASKS,
+        {"hallucination": mme.HALLUCINATION, "perception": mme.PERCEPTION, "cognition": mme.COGNITION},
+    ),
+}
+
+
+def check(name: str, data: str | Path, split: str | None = None) -> None:
+    """Refuse what `load` would refuse, without reading or making anything."""
+    if name not in NAMES:
+        raise InvalidMethod(f"There is no benchmark {name!r}.", f"Use one of {', '.join(NAMES)}.")
+    if str(data) == SCENES:
+        from seewhen.bench.scenes import check_part
+
+        check_part(name, split or "test")
+        return
+    folder = Path(data).expanduser()
+    if not folder.is_dir():
+        raise InvalidInput(
+            f"There is no folder {folder}.",
+            f"Name that of the benchmarks' files, or 'scenes'; `seewhen data get {name} --to {folder}` makes it.",
+        )
+    if name in _PARTS:
+        choose(split, *_PARTS[name])
 
 
 def load(
@@ -35,18 +62,12 @@ def load(
     "hallucination" (MME), "generative", "existence" (AMBER), "test", "shifted-popular" (scenes).
     `images` is a packaged list (`chair_image_lists`) or a file of ids, for CHAIR. `scenes` is their number.
     """
-    if name not in NAMES:
-        raise InvalidMethod(f"There is no benchmark {name!r}.", f"Use one of {', '.join(NAMES)}.")
+    check(name, data, split)
     if str(data) == SCENES:
         from seewhen.bench.scenes import scene_benchmark
 
         return scene_benchmark(name, split or "test", scenes, parser=parser, lemmatizer=lemmatizer)
     folder = Path(data).expanduser()
-    if not folder.is_dir():
-        raise InvalidInput(
-            f"There is no folder {folder}.",
-            f"Name that of the benchmarks' files, or 'scenes'; `seewhen data get {name} --to {folder}` makes it.",
-        )
     if name == "pope":
         return _pope(folder, split, parser)
     if name == "chair":
@@ -57,9 +78,7 @@ def load(
 
 
 def _pope(folder: Path, split: str | None, parser: str | None) -> pope.Pope:
-    wanted = choose(
-        split, pope.SPLITS, {name: [s for s in pope.SPLITS if s.startswith(name)] for name in pope.SETS}
-    )
+    wanted = choose(split, *_PARTS["pope"])
     if split is None:
         found = [s for s in wanted if find(folder, f"pope/{s}")]
         wanted = found or wanted
@@ -81,8 +100,7 @@ def _chair(folder: Path, lemmatizer: str, images: str | None) -> Chair:
 
 
 def _mme_questions(folder: Path, split: str | None) -> tuple:
-    groups = {"hallucination": mme.HALLUCINATION, "perception": mme.PERCEPTION, "cognition": mme.COGNITION}
-    wanted = choose(split, mme.SUBTASKS, groups)
+    wanted = choose(split, *_PARTS["mme"])
     if split is None:
         wanted = [task for task in wanted if find(folder, f"mme/{task}")] or wanted
     return tuple(q for task in wanted for q in mme.load_folder(locate(folder, f"mme/{task}").parent, (task,)))

@@ -24,12 +24,13 @@ def answer_one(
     from seewhen.cli import showing
     from seewhen.cli.choosing import choose
 
-    # What can be wrong is found before the model is loaded, which takes long.
+    # What can be wrong is found before torch is imported and the model loaded, which take long.
     decoding.check()
     for file in (output.html, trace):
         check_writable(file)
+    image = checked_picture(path, [method], model)
     chosen = choose(method, parameters)
-    console, asker, image = prepare(path, question, model, decoding)
+    console, asker = prepare(image, question, model, decoding)
     full = console.is_terminal or output.as_json or output.html is not None or trace is not None
     told = asker.tell(chosen, full=full, streamer=None if output.as_json else streamer_for(console, asker))
     shown = showing.Shown(asker, [told])
@@ -48,18 +49,30 @@ def answer_one(
         showing.save_trace(trace, told, about)
 
 
-def prepare(path: Path, question: str, model: ModelFlags, decoding: DecodingFlags) -> tuple[Any, Any, Any]:
-    """The console, the loaded model with the question, and the opened picture."""
+def checked_picture(path: Path, methods: Sequence[str], model: ModelFlags) -> Any:
+    """The picture; names of methods and of the model are refused here, where it costs nothing."""
+    from seewhen.cli.asking import open_picture
+    from seewhen.loading import check_name
+    from seewhen.methods import check_names
+
+    check_names(methods)
+    model.loading()
+    image = open_picture(path)
+    check_name(model.model, model.revision)
+    return image
+
+
+def prepare(image: Any, question: str, model: ModelFlags, decoding: DecodingFlags) -> tuple[Any, Any]:
+    """The console, and the loaded model with the question."""
     from rich.console import Console
 
-    from seewhen.cli.asking import Asker, open_model, open_picture
+    from seewhen.cli.asking import Asker, open_model
     from seewhen.cli.photograph import warn_about_photograph
 
-    image = open_picture(path)
     with Console(stderr=True).status("loading the model"):
         loaded = open_model(model)
     warn_about_photograph(model.model, image)
-    return Console(highlight=False), Asker(loaded, image, question, decoding), image
+    return Console(highlight=False), Asker(loaded, image, question, decoding)
 
 
 def streamer_for(console: Any, asker: Any) -> Callable[[Callable[[], float | None]], Any]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from seewhen.cli.options import LoadingFlags, flags
 
-if TYPE_CHECKING:
-    pass
+WITH_CONTRAST = "cai+contrast"  # the paper's table has CAI without and with its contrast
 
 
 def register(app: typer.Typer) -> None:
@@ -33,7 +32,7 @@ def bench(
         str, typer.Option("--images", help="Images per prompt, comma-separated: how time grows with image tokens.")
     ] = "1",
     fast: Annotated[
-        str, typer.Option("--fast", help="auto, off, graph or compile; several, comma-separated, to compare.")
+        str, typer.Option("--fast", help="auto, off or graph; several, comma-separated, to compare.")
     ] = "auto",
     directions: Annotated[
         list[str] | None, typer.Option("--directions", help="vti=FILE or ict=FILE, from `seewhen calibrate`.")
@@ -46,15 +45,24 @@ def bench(
 
     seewhen bench
     seewhen bench --method all --tokens 32
-    seewhen bench shape:llava-1.5-7b --dtype bfloat16 --batch 1,8,32 --fast compile --out llava
+    seewhen bench shape:llava-1.5-7b --dtype bfloat16 --batch 1,8,32 --fast off,graph --out llava
     """
+    from seewhen.loading import check_name
+    from seewhen.methods import check_names
+
+    # What is wrong is found before torch is imported, as far as it can be.
+    names = [name.strip() for name in method.split(",")]
+    check_names(name for name in names if name not in ("all", WITH_CONTRAST))
+    batches, pictures = _numbers("--batch", batch), _numbers("--images", images)
+    check_name(model, loading.revision)
+
     from seewhen.cli.benching import measured
 
     measured(
         model,
-        method.split(","),
-        batches=_numbers("--batch", batch),
-        images=_numbers("--images", images),
+        names,
+        batches=batches,
+        images=pictures,
         ways=fast.split(","),
         tokens=tokens,
         repeats=repeats,

@@ -11,6 +11,7 @@ from typing import Any
 
 from seewhen.atomic import replacing
 from seewhen.checkup import machine_facts
+from seewhen.cli.bench import WITH_CONTRAST
 from seewhen.errors import InvalidInput
 from seewhen.methods import method as make_method
 from seewhen.methods import method_names
@@ -30,7 +31,6 @@ _COLUMNS = (
     "floor",
     "memory",
 )
-WITH_CONTRAST = "cai+contrast"  # the paper's table has CAI without and with its contrast
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _checkpoint(name: str, loading: dict[str, Any]) -> Subject:
 
 def _methods(names: Iterable[str], directions: Mapping[str, str]) -> tuple[dict[str, Method], dict[str, str]]:
     """The methods by name, `regular` first, and those that cannot run here with the reason."""
-    wanted = [name.strip() for name in names]
+    wanted = list(names)
     if wanted == ["all"]:
         wanted = [name for name in method_names() if name != "cai-gla"]
         wanted.insert(wanted.index("cai") + 1, WITH_CONTRAST)

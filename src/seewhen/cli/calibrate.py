@@ -48,6 +48,10 @@ def vti(
     seewhen calibrate vti --out vti.safetensors
     seewhen calibrate vti --model llava-hf/llava-1.5-7b-hf --images demos --out vti.safetensors
     """
+    from seewhen.loading import check_name
+
+    check_name(model.model, model.revision)
+
     from seewhen.calibration_samples import demonstrations
     from seewhen.cli.asking import open_model
     from seewhen.methods.vti import calibrate
@@ -74,6 +78,10 @@ def ict(
     seewhen calibrate ict --out ict.safetensors --count 400
     seewhen calibrate ict --model llava-hf/llava-1.5-7b-hf --images pope-train --out ict.safetensors
     """
+    from seewhen.loading import check_name
+
+    check_name(model.model, model.revision)
+
     from seewhen.calibration_samples import questions
     from seewhen.cli.asking import open_model
     from seewhen.methods.ict import calibrate

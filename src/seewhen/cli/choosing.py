@@ -30,8 +30,11 @@ def choose(spec: str, parameters: Sequence[str] = ()) -> Chosen:
 
 def choose_all(specs: Sequence[str], parameters: Sequence[str] = ()) -> list[Chosen]:
     """The methods that `specs` name. A parameter goes to every method that has it, at least to one."""
+    from seewhen.methods import check_names
+
     if not specs:
         raise InvalidMethod("No method is named.", "For example: --methods regular,cai")
+    check_names(specs)
     shared = dict(_pair(text) for text in parameters)
     taken: set[str] = set()
     chosen = [_choose(spec.strip(), shared, taken) for spec in specs]

@@ -61,16 +61,18 @@ def compare(
     seewhen compare photo.jpg --model Qwen/Qwen3-VL-2B-Instruct -q "Is there a dog?" --json
     """
     from seewhen.cli import showing
-    from seewhen.cli.answer import prepare
+    from seewhen.cli.answer import checked_picture, prepare
     from seewhen.cli.asking import DESCRIBE
     from seewhen.cli.choosing import choose_all
 
     decoding.check()
     check_writable(output.html)
     check_writable(None if trace is None else trace / "trace")
-    chosen = choose_all([spec for spec in methods.split(",") if spec.strip()], param or [])
+    specs = [spec for spec in methods.split(",") if spec.strip()]
+    opened = checked_picture(image, specs, model)
+    chosen = choose_all(specs, param or [])
     prompt = question or DESCRIBE
-    console, asker, opened = prepare(image, prompt, model, decoding)
+    console, asker = prepare(opened, prompt, model, decoding)
     told, shown = run(console, asker, chosen, quiet=output.as_json)
     about = showing.about(model, decoding, asker, str(image), prompt)
     if output.as_json:

@@ -39,7 +39,7 @@ def demo(
     import json
 
     from seewhen.cli import showing
-    from seewhen.cli.answer import prepare
+    from seewhen.cli.answer import checked_picture, prepare
     from seewhen.cli.asking import DESCRIBE
     from seewhen.cli.choosing import choose_all
     from seewhen.cli.compare import print_table, run
@@ -59,8 +59,9 @@ def demo(
         ) from None
     write_text(out / "scene.json", json.dumps(truth(drawn), indent=1) + "\n")
     there = Truth(drawn.names)
+    image = checked_picture(out / "scene.png", METHODS, model)
     chosen = choose_all(METHODS, [CONTRAST])
-    console, asker, image = prepare(out / "scene.png", DESCRIBE, model, decoding)
+    console, asker = prepare(image, DESCRIBE, model, decoding)
     _, shown = run(console, asker, chosen, quiet=False, truth=there)
     console.print(f"The picture {out / 'scene.png'} shows: {', '.join(there.objects)}.")
     print_table(console, shown)

@@ -42,6 +42,11 @@ def doctor(
 
       seewhen doctor --model shape:qwen3.5-4b
     """
+    from seewhen.loading import check_name
+
+    if model is not None:
+        check_name(model)
+
     from seewhen.checkup import machine_facts, model_facts
 
     facts: dict[str, Any] = {"machine": machine_facts()}

@@ -17,6 +17,7 @@ from seewhen.cli.running import (
     Parameters,
     RunModelFlags,
     ask_of,
+    check_methods,
     machine_of,
     make_methods,
 )
@@ -64,9 +65,13 @@ def eval_command(
 
     seewhen eval chair --data ~/coco --model llava-hf/llava-1.5-13b-hf --quantization 4bit
     """
+    # What is wrong is found before torch is imported, as far as it can be.
+    check_methods(method, parameters)
+    asks = _asks(ask_of(bench, asked, model), greedy)
+    for ask in asks:
+        ask.check()
     computer = machine_of(machine, model)
     methods = make_methods(method, parameters)
-    asks = _asks(ask_of(bench, asked, model), greedy)
     if run and (len(asks) > 1 or len(methods) > 1):
         raise InvalidInput("--run names one directory for one run.", "Use --out for several.")
     for ask in asks:

@@ -98,22 +98,41 @@ def machine_of(machine: MachineFlags, model: RunModelFlags) -> Machine:
     devices = [name.strip() for name in model.device.split(",")] if model.device else []
     if devices and model.device_map:
         raise InvalidInput("--device and --device-map exclude each other.", "Give one of them.")
+    made = Machine(machine.engine, devices, machine.workers, machine.ray_address)
     for device in devices:
         check_device(device)
-    return Machine(machine.engine, devices, machine.workers, machine.ray_address)
+    return made
+
+
+def check_methods(names: str, parameters: list[str] | None) -> None:
+    """Refuse methods that do not exist and parameters that cannot be read, without importing a method."""
+    from seewhen.methods import check_names
+
+    chosen = _names(names)
+    check_names(chosen)
+    for text in parameters or []:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip() or not value.strip():
+            raise InvalidInput(f"--set {text} is not name=value.", "For example: --set contrast=3")
+    if parameters and len(chosen) > 1:
+        raise InvalidInput("--set belongs to one method, but several are named.", "Run them one by one.")
+
+
+def _names(names: str) -> tuple[str, ...]:
+    from seewhen.methods import method_names
+
+    return method_names() if names == "all" else tuple(name.strip() for name in names.split(","))
 
 
 def make_methods(names: str, parameters: list[str] | None) -> list[Method]:
     """The methods named, with parameters given as name=value."""
-    from seewhen.methods import method, method_names
+    from seewhen.methods import method
     from seewhen.runs.sweep import SYMBOLS, parse_value
 
+    check_methods(names, parameters)
     values = {}
     for text in parameters or []:
         field, _, value = text.partition("=")
         values[SYMBOLS.get(field.strip(), field.strip())] = parse_value(value)
-    chosen = method_names() if names == "all" else tuple(name.strip() for name in names.split(","))
-    if values and len(chosen) > 1:
-        raise InvalidInput("--set belongs to one method, but several are named.", "Run them one by one.")
-    made = [method(name) for name in chosen]
+    made = [method(name) for name in _names(names)]
     return [made[0].replace(**values)] if values else made

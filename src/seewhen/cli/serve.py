@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -62,38 +63,48 @@ def serve(
 
     SEEWHEN_API_KEY=... seewhen serve --host 0.0.0.0 --allow-host gpu1.example.org --limit queue=64
     """
-    try:
-        import fastapi  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise MissingDependency(error.name or "fastapi", "serve") from None
+    for package in ("fastapi", "uvicorn"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingDependency(package, "serve")
     import logging
+
+    from seewhen.loading import check_name
+    from seewhen.methods import check_names
+    from seewhen.server.fetching import Fetcher
+    from seewhen.server.limits import limits_of
+    from seewhen.server.running import check_address
+    from seewhen.server.running import serve as run
+    from seewhen.server.settings import Settings, check_key, host_names, model_names, read_key
+
+    # What is wrong is found before torch is imported, as far as it can be.
+    if log_level not in ("debug", "info", "warning", "error"):
+        raise InvalidInput(f"There is no log level {log_level!r}.", "Use debug, info, warning or error.")
+    limits = limits_of(limit or [])
+    fetcher = Fetcher.of(allow_image_host or [], limits)
+    key = read_key(api_key_file, os.environ.get(KEY_VARIABLE))
+    check_key(host, key)
+    check_names([method])
+    loading.loading()
+    names = model_names(model or ["packaged"])
+    for path in names.values():
+        check_name(path, loading.revision)
+    check_address(host, port)
 
     from seewhen.cli.asking import open_model
     from seewhen.cli.choosing import choose
     from seewhen.server.app import create_app
     from seewhen.server.engine import Engine
-    from seewhen.server.fetching import Fetcher
-    from seewhen.server.limits import limits_of
-    from seewhen.server.running import check_address
-    from seewhen.server.running import serve as run
-    from seewhen.server.settings import Settings, host_names, model_names, read_key
 
-    if log_level not in ("debug", "info", "warning", "error"):
-        raise InvalidInput(f"There is no log level {log_level!r}.", "Use debug, info, warning or error.")
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    limits = limits_of(limit or [])
     settings = Settings(
         method=choose(method).method,
         limits=limits,
-        fetcher=Fetcher.of(allow_image_host or [], limits),
+        fetcher=fetcher,
         host=host,
-        key=read_key(api_key_file, os.environ.get(KEY_VARIABLE)),
+        key=key,
         names=host_names(allow_host or []),
         temperature=temperature,
     )
-    names = model_names(model or ["packaged"])
-    check_address(host, port)
     engines = {
         name: Engine(name, open_model(ModelFlags(path, **asdict(loading))), limits, settings.metrics)
         for name, path in names.items()

@@ -65,7 +65,10 @@ class Shown:
         """Notes of all answers on stderr."""
         for each in self.told:
             for note in each.notes:
-                sys.stderr.write(f"note: {each.label}: {note}\n")
+                name, _, rest = note.partition(" ")
+                # Most notes begin with the method's name, and the label says it better.
+                told = f"{each.label} {rest}" if name == each.method.name else f"{each.label}: {note}"
+                sys.stderr.write(f"note: {told}\n")
 
 
 def _facts(asker: Asker, told: Told, cost: Cost | None, truth: Truth | None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from seewhen.cli.running import (
     Parameters,
     RunModelFlags,
     ask_of,
+    check_methods,
     machine_of,
     make_methods,
 )
@@ -51,10 +52,15 @@ def sweep_command(
     from seewhen.runs.sweep import parse_grid, sweep, write_sweep
     from seewhen.runs.writing import write_report
 
+    # What is wrong is found before torch is imported, as far as it can be.
+    check_methods(method, parameters)
+    settings = parse_grid(grid)
+    ask = ask_of(bench, asked, model)
+    ask.check()
     found = sweep(
-        ask_of(bench, asked, model),
+        ask,
         make_methods(method, parameters)[0],
-        parse_grid(grid),
+        settings,
         out,
         machine_of(machine, model),
         metric=metric,

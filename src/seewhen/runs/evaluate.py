@@ -14,8 +14,11 @@ from seewhen.bench import prompts as styles
 from seewhen.bench.base import Benchmark, Sample
 from seewhen.bench.data import content_checksum, find_image
 from seewhen.bench.registry import SCENES
+from seewhen.bench.registry import check as check_benchmark
 from seewhen.bench.registry import load as load_benchmark
 from seewhen.errors import InvalidInput, UnsupportedMode
+from seewhen.loading import check_name, load_config, quantization_library, resolve
+from seewhen.reaching import where_found
 from seewhen.runs.engine import InProcess, Plan, Pool, Processes, run
 from seewhen.runs.pictures import scene_source
 from seewhen.runs.scoring import result_of, score_records, write_counts
@@ -68,6 +71,15 @@ class Ask:
             if value is not None and value < 1:
                 raise InvalidInput(f"{name}={value} asks for nothing.", "Give 1 or more, or leave it out.")
 
+    def check(self) -> None:
+        """Refuse what cannot be asked, before anything heavy is imported or read for it."""
+        check_benchmark(self.benchmark, self.data, self.split)
+        if self.style is not None:
+            styles.style_named(STYLES[self.benchmark], self.style)
+        if self.images is not None and not Path(self.images).expanduser().is_dir():
+            raise InvalidInput(f"There is no folder {self.images}.", "Name that of the pictures.")
+        check_name(self.model, self.revision)
+
     @property
     def sampled(self) -> bool:
         return self.seeds is not None
@@ -107,13 +119,15 @@ class Machine:
     workers: int | None = None
     ray_address: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.engine not in ("local", "ray"):
+            raise InvalidInput(f"There is no engine {self.engine!r}.", "Use local or ray.")
+
     def pool(self, maker: Maker, sampled: bool) -> Pool:
         if self.engine == "ray":
             from seewhen.runs.ray_engine import RayPool
 
             return RayPool(maker, sampled, self.ray_address, self.workers)
-        if self.engine != "local":
-            raise InvalidInput(f"There is no engine {self.engine!r}.", "Use local or ray.")
         if len(self.devices) > 1:
             return Processes(maker, sampled, self.devices)
         if self.devices:
@@ -176,20 +190,9 @@ def _picture(folder: Path, sample: Sample) -> Path:
 
 def model_facts(ask: Ask, device: str) -> dict[str, Any]:
     """Which model exactly, and in which precision, without loading its weights."""
-    from transformers import AutoConfig
-
-    from seewhen.loading import quantization_library, resolve
-    from seewhen.models import register_models
-
-    register_models()
     path = Path(resolve(ask.model))
     facts: dict[str, Any] = {"name": ask.model}
-    try:
-        options = {"revision": ask.revision} if ask.revision else {}
-        config = AutoConfig.from_pretrained(str(path), **options)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0][:300]
-        raise InvalidInput(f"{ask.model} cannot be loaded: {reason}", "Give a hub id or a directory.") from None
+    config = load_config(ask.model, revision=ask.revision)
     if path.is_dir():
         facts["weights"] = directory_fingerprint(path)
     else:
@@ -218,7 +221,7 @@ def _adapter_facts(name: str) -> dict[str, Any]:
     from transformers.utils.hub import extract_commit_hash
 
     try:
-        config = cached_file(name, "adapter_config.json")
+        config = cached_file(name, "adapter_config.json", **where_found(name, {}))
     except OSError as error:
         reason = str(error).strip().splitlines()[0][:300]
         raise InvalidInput(
@@ -380,13 +383,10 @@ def check_method(ask: Ask, method: Method, backbone: Any) -> None:
 def light_backbone(ask: Ask) -> Any:
     """The backbone of a model without its weights: enough to take a method apart."""
     import torch
-    from transformers import AutoConfig, AutoModelForImageTextToText
+    from transformers import AutoModelForImageTextToText
 
     from seewhen.backbone import Backbone
-    from seewhen.loading import resolve
-    from seewhen.models import register_models
 
-    register_models()
-    config = AutoConfig.from_pretrained(resolve(ask.model), **({"revision": ask.revision} if ask.revision else {}))
+    config = load_config(ask.model, revision=ask.revision)
     with torch.device("meta"):
         return Backbone.of(AutoModelForImageTextToText.from_config(config))

@@ -7,12 +7,15 @@ import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from seewhen.errors import InvalidInput
-from seewhen.methods.base import Method
 from seewhen.server.fetching import Fetcher
 from seewhen.server.limits import Limits
 from seewhen.server.metrics import Metrics
+
+if TYPE_CHECKING:
+    from seewhen.methods.base import Method
 
 _SHORTEST_KEY = 16
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -26,6 +29,20 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def check_key(host: str, key: str | None) -> None:
+    """Refuse an address that others can reach without a key, and a key that can be guessed."""
+    if key is None and not is_loopback(host):
+        raise InvalidInput(
+            f"{host} can be reached from other machines, and there is no API key.",
+            "Set SEEWHEN_API_KEY or --api-key-file, or serve on 127.0.0.1.",
+        )
+    if key is not None and (len(key) < _SHORTEST_KEY or not key.isascii()):
+        raise InvalidInput(
+            f"The API key must have at least {_SHORTEST_KEY} ASCII characters.",
+            "Make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'",
+        )
 
 
 @dataclass(frozen=True)
@@ -43,16 +60,7 @@ class Settings:
     opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(4))
 
     def __post_init__(self) -> None:
-        if self.key is None and not is_loopback(self.host):
-            raise InvalidInput(
-                f"{self.host} can be reached from other machines, and there is no API key.",
-                "Set SEEWHEN_API_KEY or --api-key-file, or serve on 127.0.0.1.",
-            )
-        if self.key is not None and (len(self.key) < _SHORTEST_KEY or not self.key.isascii()):
-            raise InvalidInput(
-                f"The API key must have at least {_SHORTEST_KEY} ASCII characters.",
-                "Make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'",
-            )
+        check_key(self.host, self.key)
 
     def knows(self, host: str) -> bool:
         """Whether a Host header names this server: otherwise somebody else's name points here."""
