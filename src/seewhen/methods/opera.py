@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from seewhen.sequence import Prefill, Sequence, Step
 
 _LOG_FACTOR = math.log(1e-7)
+_HUGE = 1e30
 _LARGEST = math.log(1e4)  # no penalty is larger: it only has to decide between candidates
 
 
@@ -82,13 +83,19 @@ def column_logs(before: Tensor, rows: Tensor, scale: float) -> Tensor:
     return torch.nn.functional.pad(before, (0, 1)) + torch.log(scale * rows)
 
 
-def strongest_column(logs: Tensor, rounded: bool) -> tuple[Tensor, Tensor]:
-    """`phi` of the strongest column and which it is, over the last dimension; `rounded` as in the code."""
+def strongest_column(logs: Tensor, rounded: bool, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """`phi` of the strongest column and which it is, over the last dimension; `rounded` as in the code.
+
+    `valid` says which columns count, where not all do.
+    """
+    if valid is None:
+        valid = torch.ones_like(logs, dtype=torch.bool)
     if rounded:
         phi = torch.exp(logs + _LOG_FACTOR).half().float()
-        value, column = phi.max(dim=-1)
+        value, column = phi.masked_fill(~valid, -1.0).max(dim=-1)
         return value, column
-    value, column = (logs + _LOG_FACTOR).max(dim=-1)
+    logs = (logs + _LOG_FACTOR).clamp(min=-_HUGE)  # a column no one looks at is still one that counts
+    value, column = logs.masked_fill(~valid, -torch.inf).max(dim=-1)
     return torch.exp(value.clamp(max=_LARGEST)), column
 
 

@@ -1,23 +1,27 @@
 """OPERA's decoding loop: a beam search whose candidates are rows of one forward pass.
 
-Each step feeds the candidates of all beams at once. The row of a candidate that is chosen already is
-its beam's next state, so a step costs one pass over `beams * candidates` rows. Going back feeds the
-prefix again, token by token, on a copy of the prompt's cache; no other cache is kept. The rows of a
-batch roll back to different lengths, so they are searched one after the other after a common prefill.
+Each step feeds the candidates of all beams at once. The row of a candidate that is chosen already is its beam's
+next state, so a step costs one pass over `beams * candidates` rows. Going back feeds the prefix again, token by
+token, after the prompt's cache; no other cache is kept. The prompts of a batch share every pass, whether they try
+candidates or read a prefix again (`opera_rows.py`); what has the size of the vocabulary is computed for all of
+them at once, and each one's own bookkeeping is done on the CPU.
 """
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from seewhen.errors import UnsupportedMode
-from seewhen.methods.opera import Opera, Watch, Watched, column_logs, strongest_column
+from seewhen.methods.opera import Opera, Watch, Watched, strongest_column
+from seewhen.methods.opera_rows import Rows, prompts_at_once
 from seewhen.sequence import ATTRIBUTE, Sequence
 
 if TYPE_CHECKING:
@@ -53,6 +57,11 @@ class Snapshot:
     scores: Tensor  # (beams,)
     finished: tuple[Finished, ...]
 
+    @property
+    def length(self) -> int:
+        """Tokens chosen so far."""
+        return self.tokens.shape[1]
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -65,138 +74,35 @@ class Choice:
 
 
 @dataclass
-class State:
-    """What the model knows of the beams of a snapshot."""
-
-    cache: Any
-    logits: Tensor  # (beams, vocabulary), float32
-    columns: Tensor  # (beams, length): logarithms of the column products
-
-
-@dataclass(frozen=True)
-class Runner:
-    """Forward passes of one row of the batch, on copies of the prompt's cache."""
-
-    session: Session
-    sequence: Sequence
-    watched: Watched
-    prompt_cache: Any
-    prompt_logits: Tensor  # (vocabulary,)
-    row: int
-    scale: float
-
-    def start(self, beams: int) -> State:
-        """The state after the prompt."""
-        # The copy keeps belonging to the same sequence (and must not copy the model behind it).
-        cache = copy.deepcopy(self.prompt_cache, {id(self.sequence): self.sequence})
-        take_rows(cache, torch.full((beams,), self.row, device=self.prompt_logits.device))
-        self.sequence.recorder.step.zero_()
-        empty = torch.zeros(beams, 0, device=self.prompt_logits.device)
-        return State(cache, self.prompt_logits.expand(beams, -1), empty)
-
-    def replay(self, tokens: Tensor) -> State:
-        """The state after the prompt and `tokens` (beams, length)."""
-        state = self.start(tokens.shape[0])
-        for index in range(tokens.shape[1]):
-            logits, row = self.feed(state.cache, tokens[:, index], index)
-            state = State(state.cache, logits, column_logs(state.columns, self.response(row), self.scale))
-        return state
-
-    def feed(self, cache: Any, tokens: Tensor, position: int) -> tuple[Tensor, Tensor]:
-        """One pass over `tokens` (rows,), the `position`-th of the response: logits and attention rows."""
-        padding = self.watched.padding[self.row]
-        mask = torch.nn.functional.pad(~padding, (0, position + 1), value=True)
-        positions = self.watched.last_position[..., self.row, None, None] + 1 + position
-        output = self.session.backbone.driver(
-            input_ids=tokens[:, None],
-            attention_mask=mask.long().expand(len(tokens), -1),
-            position_ids=positions.expand(*positions.shape[:-2], len(tokens), 1),
-            past_key_values=cache,
-            use_cache=True,
-            return_dict=True,
-        )
-        assert self.watched.row is not None
-        return output.logits[:, -1].float(), self.watched.row
-
-    def response(self, rows: Tensor) -> Tensor:
-        """The part of attention rows that lies on the response."""
-        return rows[..., self.sequence.prompt_length :]
-
-    def on_image(self, rows: Tensor) -> Tensor:
-        """How much of each attention row lies on the image."""
-        image = self.sequence.image
-        weights = rows[..., image.columns[self.row].to(rows.device)]
-        return weights.masked_fill(~image.valid[self.row].to(rows.device), 0.0).sum(dim=-1)
-
-
-def take_rows(cache: Any, index: Tensor) -> None:
-    """Make `index` the rows of the cache: repeats, drops and reorders, in every kind of layer."""
-    for layer in cache.layers:
-        layer.reorder_cache(index)
-
-
 class Search:
-    """The search for one row of the batch."""
+    """The search for one prompt: what it has chosen, and which rows of the last pass its beams are."""
 
-    def __init__(
-        self, method: Opera, runner: Runner, settings: Settings, prompt: Tensor, processors: Any, criteria: Any
-    ) -> None:
-        self.method, self.runner, self.settings = method, runner, settings
-        self.prompt, self.processors, self.criteria = prompt, processors, criteria
-        self.snapshots: list[tuple[Snapshot, Choice]] = []
-        self.history: list[Tensor] = []  # per step: the strongest column of each beam
-        self.rollbacks: Counter[int] = Counter()
-        self.forbidden: dict[int, Tensor] = {}  # per position: flat (beam, token) indices
+    method: Opera
+    settings: Settings
+    prompt: int
+    snapshot: Snapshot
+    rows: Tensor  # (beams,), numbers of rows; see `Rows`
+    fed: int = 0  # response tokens these rows have read
+    ahead: list[Tensor] = field(default_factory=list)  # tokens (beams,) they still have to read, one by one
+    back: int | None = None  # the position to choose again once they have
+    done: bool = False
+    choices: list[Choice] = field(default_factory=list)  # all that were made, in order
+    snapshots: list[tuple[Snapshot, Choice]] = field(default_factory=list)
+    history: list[Tensor] = field(default_factory=list)  # per step: the strongest column of each beam
+    rollbacks: Counter[int] = field(default_factory=Counter)
+    forbidden: dict[int, Tensor] = field(default_factory=dict)  # per position: flat (beam, token) indices
 
-    def run(self) -> tuple[Finished, ...]:
-        """The finished hypotheses, best first."""
-        beams, device = self.settings.beams, self.prompt.device
-        scores = torch.full((beams,), -1e9, device=device)
-        scores[0] = 0.0
-        tokens = torch.zeros(beams, 0, dtype=torch.long, device=device)
-        snapshot = Snapshot(tokens, scores, ())
-        state = self.runner.start(beams)
-        while True:
-            best, next_logits, logs, penalty = self.try_candidates(snapshot, state)
-            back = self.rollback_position(snapshot.tokens.shape[1])
-            if back is None:
-                logits = self.penalised(state.logits, best, penalty)
-                choice, after, done = self.choose(snapshot, logits)
-                state = self.advance(state, choice, after, best, next_logits, logs)
-            else:
-                snapshot, state = self.go_back(back)
-                choice, after, done = self.choose(snapshot, self.without_forbidden(state.logits, back))
-                state = self.step(state, choice)
-            self.snapshots.append((snapshot, choice))
-            self.runner.watched.choices.append(choice)
-            if done:
-                return after.finished
-            snapshot = after
+    @property
+    def tries(self) -> bool:
+        """Whether it is at the end of its tokens, and tries candidates for the next."""
+        return not self.ahead
 
-    def try_candidates(self, snapshot: Snapshot, state: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Feed the candidates; returns their tokens, next logits, column logs and penalties."""
-        beams, count = self.settings.beams, self.method.candidates
-        length = snapshot.tokens.shape[1]
-        best = state.logits.topk(min(count, state.logits.shape[-1]), dim=-1).indices
-        repeated = torch.arange(beams, device=best.device).repeat_interleave(best.shape[1])
-        take_rows(state.cache, repeated)
-        next_logits, rows = self.runner.feed(state.cache, best.reshape(-1), length)
-        logs = column_logs(state.columns[repeated], self.runner.response(rows), self.method.scale)
-        phi, column = strongest_column(logs.view(*best.shape, -1), self.method.reference_parity)
-        self.history.append(column.cpu().mode(dim=-1).values)
-        early = length + 1 <= self.method.warmup
-        penalty = -self.runner.on_image(rows).view(best.shape) if early else phi
-        return best, next_logits, logs, penalty
+    def read_again(self, tokens: Tensor, rows: Rows) -> None:
+        """Start again with the prompt and `tokens` (beams, length)."""
+        self.rows = torch.full_like(self.rows, rows.prompt(self.prompt))
+        self.fed, self.ahead = 0, list(tokens.unbind(dim=1))
 
-    def penalised(self, logits: Tensor, best: Tensor, penalty: Tensor) -> Tensor:
-        """Logits of the candidates minus their penalty; all other tokens far below."""
-        kept = logits.gather(1, best) - self.method.weight * penalty
-        floor = torch.full_like(kept[:, :1], -_FAR)
-        if not self.method.reference_parity:
-            floor = kept.amin(dim=1, keepdim=True) - _FAR
-        return floor.expand_as(logits).scatter(1, best, kept)
-
-    def rollback_position(self, length: int) -> int | None:
+    def rollback_position(self) -> int | None:
         """Where to go back to, if one column has been the strongest in all beams for long enough."""
         column = int(self.history[-1].mode().values)
         counts = (torch.stack(self.history) == column).sum(dim=0)
@@ -204,55 +110,48 @@ class Search:
             return None
         for position in (column + 1, column):
             # The newest chosen token is the last that can be chosen again.
-            if self.rollbacks[position] < self.method.candidates and position < length:
+            if self.rollbacks[position] < self.method.candidates and position < self.snapshot.length:
                 self.rollbacks[position] += 1
                 return position
         return None
 
-    def go_back(self, position: int) -> tuple[Snapshot, State]:
+    def go_back(self, position: int, rows: Rows) -> None:
         """Restore the search before it chose token `position`, and forbid what it chose."""
-        snapshot, choice = self.snapshots[position]
+        self.snapshot, choice = self.snapshots[position]
         del self.snapshots[position:]
         del self.history[position + 1 :]
-        state = self.runner.replay(snapshot.tokens)
-        chosen = choice.beams * state.logits.shape[1] + choice.tokens
+        self.read_again(self.snapshot.tokens, rows)
+        self.back = position
+        chosen = choice.beams * rows.logits.shape[1] + choice.tokens
         earlier = self.forbidden.get(position, chosen[:0])
-        later = [p for p in self.forbidden if p > position]
-        for p in later:
-            if not self.method.reference_parity or p == position + 1:
-                del self.forbidden[p]
+        for later in [p for p in self.forbidden if p > position]:
+            if not self.method.reference_parity or later == position + 1:
+                del self.forbidden[later]
         self.forbidden[position] = torch.cat([earlier, chosen])
-        return snapshot, state
 
     def without_forbidden(self, logits: Tensor, position: int) -> Tensor:
         """The whole vocabulary without the choices made at `position` before."""
         lowest = logits.amin(dim=1, keepdim=True) - (0.0 if self.method.reference_parity else _FAR)
-        index = self.forbidden[position]
         blocked = torch.zeros(logits.numel(), dtype=torch.bool, device=logits.device)
-        blocked[index] = True
+        blocked[self.forbidden[position].to(logits.device)] = True
         return torch.where(blocked.view_as(logits), lowest, logits)
 
-    def choose(self, snapshot: Snapshot, logits: Tensor) -> tuple[Choice, Snapshot, bool]:
-        """An ordinary beam search step: the choice, the search after it, and whether it is over."""
-        beams, length = self.settings.beams, snapshot.tokens.shape[1]
-        log_probs = torch.log_softmax(logits, dim=-1)
-        log_probs = self.processors(self.with_prompt(snapshot.tokens), log_probs)
-        total = (log_probs + snapshot.scores[:, None]).view(-1)
-        # Each beam can finish in `ends` ways: these are enough that `beams` continuations are unfinished.
-        top, index = total.topk(min(max(2, 1 + self.settings.ends) * beams, total.numel()))
-        parents, tokens = index // logits.shape[1], index % logits.shape[1]
-        grown = torch.cat([snapshot.tokens[parents], tokens[:, None]], dim=1)
-        stops = self.criteria(self.with_prompt(grown), None).to(top.device)
+    def settle(self, top: Tensor, parents: Tensor, tokens: Tensor, grown: Tensor, stops: Tensor) -> Choice:
+        """An ordinary beam search step from the best continuations, best first; which of them end the response."""
+        beams, length = self.settings.beams, self.snapshot.length
         norm = (length + 1) ** self.settings.length_penalty
-        finished = list(snapshot.finished)
+        finished = list(self.snapshot.finished)
         for rank in (stops[:beams]).nonzero().flatten().tolist():
             finished.append(Finished(float(top[rank]) / norm, grown[rank]))
         finished = sorted(finished, key=lambda one: -one.score)[:beams]
         order = stops.long().argsort(stable=True)[:beams]  # unfinished ones first, best first
         choice = Choice(length, parents[order], tokens[order], top[order])
         scores = top[order] + stops[order] * -1e9
-        over = bool(stops[order].all()) or self.cannot_improve(finished, float(scores[0]), norm)
-        return choice, Snapshot(grown[order], scores, tuple(finished)), over
+        self.done = bool(stops[order].all()) or self.cannot_improve(finished, float(scores[0]), norm)
+        self.snapshots.append((self.snapshot, choice))
+        self.choices.append(choice)
+        self.snapshot = Snapshot(grown[order], scores, tuple(finished))
+        return choice
 
     def cannot_improve(self, finished: list[Finished], best_running: float, norm: float) -> bool:
         """Whether no running beam can beat the worst finished one (transformers' early stopping rules)."""
@@ -264,27 +163,152 @@ class Search:
             norm = self.settings.longest**self.settings.length_penalty
         return best_running / norm <= finished[-1].score
 
-    def with_prompt(self, tokens: Tensor) -> Tensor:
-        """Full token ids, as processors and stopping criteria want them."""
-        return torch.cat([self.prompt.expand(len(tokens), -1), tokens], dim=1)
-
-    def advance(
-        self, state: State, choice: Choice, after: Snapshot, best: Tensor, next_logits: Tensor, logs: Tensor
-    ) -> State:
-        """The state after a choice among the candidates, whose passes have been made already."""
+    def take(self, choice: Choice, best: Tensor, first: int, rows: Rows) -> None:
+        """Go on after a choice among the candidates `best`, whose rows in the last pass start with `first`."""
         matches = best[choice.beams] == choice.tokens[:, None]
         if not bool(matches.any(dim=1).all()):  # too few candidates: another token was taken
-            return self.runner.replay(after.tokens)
-        rows = choice.beams * best.shape[1] + matches.long().argmax(dim=1)
-        take_rows(state.cache, rows)
-        return State(state.cache, next_logits[rows], logs[rows])
+            self.read_again(self.snapshot.tokens, rows)
+            return
+        self.rows = first + choice.beams * best.shape[1] + matches.long().argmax(dim=1)
+        self.fed += 1
 
-    def step(self, state: State, choice: Choice) -> State:
-        """The state after a choice from the whole vocabulary."""
-        take_rows(state.cache, choice.beams)
-        logits, rows = self.runner.feed(state.cache, choice.tokens, choice.position)
-        columns = column_logs(state.columns[choice.beams], self.runner.response(rows), self.method.scale)
-        return State(state.cache, logits, columns)
+
+@dataclass(frozen=True)
+class Searches:
+    """All prompts of a batch, step by step."""
+
+    method: Opera
+    settings: Settings
+    prompts: Tensor  # (prompts, length), token ids
+    processors: Any
+    criteria: Any
+    rows: Rows
+
+    def run(self, numbers: Iterable[int]) -> list[Search]:
+        """Finished searches for the prompts `numbers`."""
+        beams = self.settings.beams
+        scores = torch.full((beams,), -1e9)
+        scores[0] = 0.0
+        start = Snapshot(torch.zeros(beams, 0, dtype=torch.long), scores, ())
+        searches = [
+            Search(self.method, self.settings, n, start, torch.full((beams,), self.rows.prompt(n)))
+            for n in numbers
+        ]
+        while live := [search for search in searches if not search.done]:
+            self.step([s for s in live if s.tries], [s for s in live if not s.tries])
+        return searches
+
+    def step(self, trying: list[Search], reading: list[Search]) -> None:
+        """One pass: candidates for some, the next known token for the others; then all choices that are due."""
+        best = self.candidates(trying)
+        tokens = torch.cat([best.flatten(), *(search.ahead.pop(0) for search in reading)])
+        repeats = torch.tensor([best.shape[-1]] * len(trying) + [1] * len(reading), dtype=torch.long)
+        searches, beams = trying + reading, self.settings.beams
+        each = repeats.repeat_interleave(beams)
+        parents = torch.cat([search.rows for search in searches]).repeat_interleave(each)
+        prompts = torch.tensor([search.prompt for search in searches]).repeat_interleave(repeats * beams)
+        fed = torch.tensor([search.fed for search in searches]).repeat_interleave(repeats * beams)
+        logits = self.logits_of(trying)  # before the pass, which has others
+        self.rows.feed(parents, tokens, prompts, fed, self.method.scale)
+        first = best.numel()
+        for place, search in enumerate(reading):
+            search.rows = first + place * beams + torch.arange(beams)
+            search.fed += 1
+        due: list[tuple[Search, Tensor]] = []
+        if trying:
+            penalty = self.penalty(best, prompts[:first], fed[:first], trying)
+            penalised = self.penalised(logits, best, penalty)
+        places: dict[int, int] = {}
+        for place, search in enumerate(trying):
+            back = search.rollback_position()
+            if back is None:
+                places[len(due)] = place
+                due.append((search, penalised[place]))
+            else:
+                search.go_back(back, self.rows)
+        for search in searches:
+            if search.back is not None and not search.ahead:
+                due.append((search, search.without_forbidden(self.rows.logits[search.rows], search.back)))
+        for number, (search, choice) in enumerate(self.choose(due)):
+            if number in places:
+                place = places[number]
+                search.take(choice, best[place], place * best[place].numel(), self.rows)
+            else:
+                search.rows, search.ahead, search.back = search.rows[choice.beams], [choice.tokens], None
+
+    def logits_of(self, searches: list[Search]) -> Tensor:
+        """What the model says comes next: (searches, beams, vocabulary)."""
+        logits, beams = self.rows.logits, self.settings.beams
+        index = torch.cat([torch.zeros(0, dtype=torch.long), *(search.rows for search in searches)])
+        return logits[index.to(logits.device)].view(len(searches), beams, logits.shape[1])
+
+    def candidates(self, searches: list[Search]) -> Tensor:
+        """The tokens to try: (searches, beams, candidates)."""
+        logits = self.logits_of(searches)
+        return logits.topk(min(self.method.candidates, logits.shape[-1]), dim=-1).indices.cpu()
+
+    def penalty(self, best: Tensor, prompts: Tensor, fed: Tensor, searches: list[Search]) -> Tensor:
+        """Of each candidate; also notes the strongest columns."""
+        count, logs = best.numel(), self.rows.logs
+        behind = torch.arange(logs.shape[1] - 1, -1, -1, device=logs.device)  # of each column: how far back it is
+        lengths = fed.to(logs.device)[:, None]
+        phi, column = strongest_column(logs[:count], self.method.reference_parity, behind <= lengths)
+        column = column - (logs.shape[1] - 1) + lengths[:, 0]
+        modes = column.view(best.shape).cpu().mode(dim=-1).values
+        for search, mode in zip(searches, modes, strict=True):
+            search.history.append(mode)
+        image = -self.rows.on_image(count, prompts, fed)
+        early = (lengths[:, 0] + 1 <= self.method.warmup).to(phi.device)
+        return torch.where(early, image.to(phi.device), phi).view(best.shape)
+
+    def penalised(self, logits: Tensor, best: Tensor, penalty: Tensor) -> Tensor:
+        """Logits of the candidates minus their penalty; all other tokens far below."""
+        best = best.to(logits.device)
+        kept = logits.gather(-1, best) - self.method.weight * penalty.to(logits.device)
+        floor = torch.full_like(kept[..., :1], -_FAR)
+        if not self.method.reference_parity:
+            floor = kept.amin(dim=-1, keepdim=True) - _FAR
+        return floor.expand_as(logits).scatter(-1, best, kept)
+
+    def choose(self, due: list[tuple[Search, Tensor]]) -> list[tuple[Search, Choice]]:
+        """An ordinary beam search step of each, by the logits (beams, vocabulary) beside it, in their order."""
+        chosen: dict[int, Choice] = {}
+        order = sorted(range(len(due)), key=lambda number: due[number][0].snapshot.length)
+        # Processors and stopping criteria want token ids, which have one length at a time.
+        for _, group in groupby(order, key=lambda number: due[number][0].snapshot.length):
+            numbers = list(group)
+            searches = [due[number][0] for number in numbers]
+            logits = torch.stack([due[number][1] for number in numbers])
+            for number, choice in zip(numbers, self.choose_together(searches, logits), strict=True):
+                chosen[number] = choice
+        return [(search, chosen[number]) for number, (search, _) in enumerate(due)]
+
+    def choose_together(self, searches: list[Search], logits: Tensor) -> Iterable[Choice]:
+        """The same for searches of one length."""
+        count, beams, words = logits.shape
+        log_probs = torch.log_softmax(logits, dim=-1)
+        if len(self.processors):
+            ids = self.with_prompts(searches, [search.snapshot.tokens for search in searches])
+            log_probs = self.processors(ids, log_probs.flatten(0, 1)).view_as(logits)
+        scores = torch.stack([search.snapshot.scores for search in searches]).to(logits.device)
+        total = (log_probs + scores[..., None]).view(count, -1)
+        # Each beam can finish in `ends` ways: these are enough that `beams` continuations are unfinished.
+        best = total.topk(min(max(2, 1 + self.settings.ends) * beams, total.shape[1]), dim=-1)
+        top, index = best.values.cpu(), best.indices.cpu()
+        parents, tokens = index // words, index % words
+        grown = [
+            torch.cat([search.snapshot.tokens[mine], new[:, None]], dim=1)
+            for search, mine, new in zip(searches, parents, tokens, strict=True)
+        ]
+        stops = self.criteria(self.with_prompts(searches, grown), None).view(count, -1).cpu()
+        return [
+            search.settle(top[i], parents[i], tokens[i], grown[i], stops[i]) for i, search in enumerate(searches)
+        ]
+
+    def with_prompts(self, searches: list[Search], tokens: list[Tensor]) -> Tensor:
+        """Full token ids, as processors and stopping criteria want them."""
+        prompts = self.prompts[[search.prompt for search in searches]].repeat_interleave(len(tokens[0]), dim=0)
+        return torch.cat([prompts, torch.cat(tokens).to(prompts.device)], dim=1)
 
 
 def generate(method: Opera, watch: Watch, session: Session, stock: Any, *args: Any, **kwargs: Any) -> Any:
@@ -317,9 +341,11 @@ def generate(method: Opera, watch: Watch, session: Session, stock: Any, *args: A
         generation_config: Any,
         **model_kwargs: Any,
     ) -> Any:
-        if getattr(model_kwargs.get("past_key_values"), "is_compileable", False):
+        given = model_kwargs.get("past_key_values")
+        if given is not None and (type(given) is not DynamicCache or given.offloading):
+            kind = "a static cache" if given.is_compileable else "this kind of cache"
             raise UnsupportedMode(
-                "opera cannot run with a static cache.",
+                f"opera cannot run with {kind}.",
                 "The number of its rows changes at every step: leave cache_implementation unset.",
             )
         output = _prefill(owner, input_ids, model_kwargs)
@@ -335,14 +361,17 @@ def generate(method: Opera, watch: Watch, session: Session, stock: Any, *args: A
             longest=generation_config.max_length - input_ids.shape[1],
         )
         best: list[Finished] = []
-        for row in range(len(input_ids)):
-            runner = Runner(session, sequence, watched, cache, logits[row], row, method.scale)
-            search = Search(method, runner, settings, input_ids[row], logits_processor, stopping_criteria)
-            best += search.run()[:returned]
+        most = prompts_at_once(cache, sequence.prompt_length, settings.longest, beams * method.candidates)
+        for start in range(0, len(input_ids), most):
+            rows = Rows(session, sequence, watched, cache, logits)
+            searches = Searches(method, settings, input_ids, logits_processor, stopping_criteria, rows)
+            for search in searches.run(range(start, min(start + most, len(input_ids)))):
+                best += search.snapshot.finished[:returned]
+                watched.choices.extend(search.choices)
         pad = generation_config.pad_token_id
         tokens = torch.nn.utils.rnn.pad_sequence(
             [one.tokens for one in best], batch_first=True, padding_value=0 if pad is None else int(pad)
-        )
+        ).to(input_ids.device)
         if session.level != "summary" and returned == 1:
             _record(session, watch, owner, input_ids, tokens, model_kwargs)
         prompts = input_ids.repeat_interleave(returned, dim=0)
