@@ -112,7 +112,7 @@ def test_runs_that_differ_in_more_than_the_method_are_kept_apart(groups):
         ["regular", "cai", "only", "pai", "vcd"],
         ["regular", "min-p", "cai"],
     ]
-    assert groups[0].title == "POPE coco-random (files), llava-1.5-7b-hf, greedy"
+    assert groups[0].title == "POPE coco-random (files, 100 images), llava-1.5-7b-hf, greedy"
     assert groups[1].title.endswith("sampled, 3 seeds")
 
 

@@ -31,6 +31,7 @@ table { border-collapse:collapse; font-size:13.5px; font-variant-numeric:tabular
 th, td { padding:5px 12px 5px 0; text-align:right; border-bottom:1px solid var(--rule); white-space:nowrap; }
 th { font-weight:600; color:var(--soft); white-space:normal; vertical-align:bottom; }
 th:first-child, td:first-child { text-align:left; }
+.wide tr > :first-child { position:sticky; left:0; background:var(--page); }
 td { vertical-align:top; } td small { display:block; color:var(--soft); font-weight:400; font-size:11.5px; }
 td.better { color:var(--better); font-weight:600; } td.worse { color:var(--worse); font-weight:600; }
 .pair { display:grid; grid-template-columns:1fr; gap:10px; } svg { width:100%; max-width:760px; display:block; }

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+
+# Of the names beside a plot, at 12 pixels. Fonts differ; no common one is wider on average.
+_CHARACTER = 7.0
+_LINE = 15
+_LONGEST = 44
 
 
 @dataclass(frozen=True)
@@ -31,21 +37,42 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [round(i * step, 10) for i in range(first, last + 1)]
 
 
+def name_lines(name: str) -> list[str]:
+    """A name in lines short enough to stand beside a plot."""
+    return textwrap.wrap(name, _LONGEST) or [""]
+
+
+def _room(names: Iterable[str]) -> float:
+    """The width of the widest line."""
+    return _CHARACTER * max((len(line) for name in names for line in name_lines(name)), default=0)
+
+
+def _name(name: str, x: float, y: float, anchor: str) -> str:
+    """A name beside a plot, its lines around the height `y`."""
+    lines = name_lines(name)
+    first = y + 4 - _LINE * (len(lines) - 1) / 2
+    spans = "".join(
+        f'<tspan x="{x:g}" y="{first + _LINE * k:g}">{escape(line)}</tspan>' for k, line in enumerate(lines)
+    )
+    return f'<text class="name" text-anchor="{anchor}">{spans}</text>'
+
+
 def dot_plot(dots: Sequence[Dot], label: str, zero: float | None = None) -> str:
     """Values with intervals, one row each; a vertical line at `zero` (a baseline, or no difference)."""
-    left, width, row, top, bottom = 190, 720, 26, 8, 40
+    left, width, top, bottom = 20 + max(_room(dot.name for dot in dots), 120), 720, 8, 40
+    rows = [11 + _LINE * len(name_lines(dot.name)) for dot in dots]
     values = [v for d in dots for v in (d.low, d.high, d.value)]
     values += [d.published for d in dots if d.published is not None] + ([zero] if zero is not None else [])
     low, high = min(values), max(values)
     pad = 0.06 * (high - low) or 1.0
     low, high = low - pad, high + pad
-    height = top + row * len(dots) + bottom
+    height = top + sum(rows) + bottom
     plot = width - left - 16
 
     def x(value: float) -> float:
         return round(left + plot * (value - low) / (high - low), 1)
 
-    base = top + row * len(dots)
+    base = top + sum(rows)
     out = [_open(width, height, label)]
     for tick in ticks(low, high):
         out.append(f'<line class="grid" x1="{x(tick)}" y1="{top}" x2="{x(tick)}" y2="{base}"/>')
@@ -57,8 +84,8 @@ def dot_plot(dots: Sequence[Dot], label: str, zero: float | None = None) -> str:
     if zero is not None:
         out.append(f'<line class="zero" x1="{x(zero)}" y1="{top}" x2="{x(zero)}" y2="{base}"/>')
     for i, dot in enumerate(dots):
-        y = top + row * i + row / 2
-        out.append(f'<text class="name" x="{left - 10}" y="{y + 4}" text-anchor="end">{escape(dot.name)}</text>')
+        y = top + sum(rows[:i]) + rows[i] / 2
+        out.append(_name(dot.name, left - 10, y, "end"))
         out.append(
             f'<g class="{escape(dot.tone)}"><title>{escape(_describe(dot))}</title>'
             f'<line class="bar" x1="{x(dot.low)}" y1="{y}" x2="{x(dot.high)}" y2="{y}"/>'
@@ -83,7 +110,10 @@ def line_plot(
     mark: tuple[str, float] | None = None,
 ) -> str:
     """Curves of (x, value, low, high) with their intervals; `mark` circles the chosen point of a curve."""
-    left, width, top, height, bottom, right = 62, 720, 12, 360, 46, 150
+    left, width, top, bottom = 62, 720, 12, 46
+    right = 50 + max(_room(series), 100)
+    entries = [5 + _LINE * len(name_lines(name)) for name in series]
+    height = max(360, top + sum(entries) + bottom)
     points = [p for curve in series.values() for p in curve]
     xs = sorted({p[0] for p in points})
     low, high = min(p[2] for p in points), max(p[3] for p in points)
@@ -127,10 +157,10 @@ def line_plot(
             )
             if chosen:
                 out.append(f'<circle class="chosen" cx="{x(p[0])}" cy="{y(p[1])}" r="9"/>')
-        place = top + 14 + 20 * k
+        place = top + 4 + sum(entries[:k]) + entries[k] / 2
         out.append(
             f'<line class="curve" x1="{width - right + 16}" y1="{place}" x2="{width - right + 36}" y2="{place}"/>'
-            f'<text class="name" x="{width - right + 42}" y="{place + 4}">{escape(name)}</text></g>'
+            f"{_name(name, width - right + 42, place, 'start')}</g>"
         )
     return "".join([*out, "</svg>"])
 

@@ -239,11 +239,17 @@ def _group(runs: Sequence[Run]) -> Group:
 
 
 def _group_title(facts: Mapping[str, Any]) -> str:
-    decoding = "greedy" if facts["decoding"] == "greedy" else f"sampled, {facts['seeds']} seeds"
+    decoding = "greedy" if facts["decoding"] == "greedy" else f"sampled, {_count(facts['seeds'], 'seed')}"
+    images = _count(facts["images"], "image")
     where = "scenes" if facts["data"] == "scenes" else "files"
     # CHAIR falls mechanically with the length allowed, so its groups are told apart by it.
     tokens = f", {facts['max new tokens']} tokens" if facts["benchmark"] in ("chair", "amber") else ""
-    return f"{str(facts['benchmark']).upper()} {facts['split']} ({where}), {facts['model']}, {decoding}{tokens}"
+    name = f"{str(facts['benchmark']).upper()} {facts['split']}"
+    return f"{name} ({where}, {images}), {facts['model']}, {decoding}{tokens}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _rank(label: str) -> int:

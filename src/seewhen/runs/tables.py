@@ -55,7 +55,7 @@ def score_grid(group: Group, metrics: Sequence[Metric], title: str) -> Grid:
 
 def overview_grids(groups: Sequence[Group]) -> list[Grid]:
     """One line per group: how far each method is from regular on the group's first metric."""
-    told = [group for group in groups if group.metrics and group.line("regular")]
+    told = [group for group in groups if group.metrics and group.line("regular") and len(group.lines) > 1]
     labels = list(dict.fromkeys(line.label for group in told for line in group.lines if line.label != "regular"))
     if len(told) < 2 or not labels:
         return []
