@@ -221,7 +221,21 @@ def measure_both(run: Run, model: Any, inputs: dict[str, Any], method: seewhen.M
     result["graph"], captured = measure(run, model, inputs, method, "graph")
     same = (stock == captured).long().cumprod(0)
     result["graph"]["same_first_tokens"] = int(same.sum())
+    result["graph"]["largest_logit_difference"] = second_step_difference(model, inputs, method)
     return result
+
+
+def second_step_difference(model: Any, inputs: dict[str, Any], method: seewhen.Method) -> float | None:
+    """Between the two loops, after the same prompt and first token: rounding, before it can add up."""
+    outputs = []
+    for fast in ("off", "graph"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with seewhen.attach(model, method, fast=fast):  # type: ignore[arg-type]
+                outputs.append(logits(model, inputs, 2))
+    if not torch.equal(outputs[0].sequences[:, :-1], outputs[1].sequences[:, :-1]):
+        return None
+    return round(finite_difference(outputs[0].logits[1], outputs[1].logits[1]), 4)
 
 
 def methods_for(model: Any) -> dict[str, seewhen.Method]:

@@ -191,6 +191,11 @@ def random_model(config: Any, *, device: str = "cpu", dtype: Any = None, seed: i
     with torch.random.fork_rng(devices=on_gpu), torch.device(device):
         torch.manual_seed(seed)
         model = AutoModelForImageTextToText.from_config(config, dtype=dtype or torch.float32)
+    for module in model.modules():
+        # Loading makes rotary tables on the CPU, and a GPU's powers differ in the last bit.
+        if hasattr(module, "inv_freq") and hasattr(module, "config"):
+            for name, table in type(module)(config=module.config).named_buffers():
+                getattr(module, name).copy_(table)
     # Tables that a module computes by itself may have been made elsewhere.
     return model.to(device).eval()
 

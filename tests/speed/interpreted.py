@@ -183,6 +183,26 @@ def caches() -> None:
         assert int(a.cumulative_length) == int(b.cumulative_length) == 7
 
 
+def memory() -> None:
+    """Captured steps and their caches go when the method is detached, without the garbage collector."""
+    import gc
+    import weakref
+
+    from seewhen.attaching import Attachment
+
+    model, inputs = tiny.model("llava"), tiny.inputs("llava", rows=1)
+    gc.collect()
+    gc.disable()
+    for name in ("regular", "cai", "vcd"):
+        attachment = Attachment.of(model, name, fast="graph")
+        with attachment.placed():
+            model.generate(**inputs, max_new_tokens=4, do_sample=False)
+        (step,) = attachment.loop.kept
+        held = [weakref.ref(thing) for thing in (step, step.cache, step.cache.layers[0], step.sequence)]
+        del attachment, step
+        assert [thing() for thing in held] == [None] * 4, name
+
+
 def loops() -> None:
     for family, name, changes in (
         ("llava", "cai", {"threshold": -1.0, "contrast": 3.0}),

@@ -148,7 +148,18 @@ def test_a_method_that_cannot_be_captured_says_so():
 
 @pytest.mark.parametrize(
     "part",
-    ["linears", "gates", "decisions", "attentions", "norms", "rotations", "feed_forwards", "caches", "loops"],
+    [
+        "linears",
+        "gates",
+        "decisions",
+        "attentions",
+        "norms",
+        "rotations",
+        "feed_forwards",
+        "caches",
+        "memory",
+        "loops",
+    ],
 )
 def test_kernels_equal_their_references(part):
     pytest.importorskip("triton", reason="the kernels are written in Triton, which is not installed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -51,11 +52,14 @@ class RowWriter:
 
     @staticmethod
     def _update(layer: Any) -> Any:
-        stock = layer.update
+        # Not the layer itself: it would hold itself, and the cache's memory would wait for the garbage collector.
+        own = weakref.ref(layer)
 
         def update(key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+            layer: Any = own()
             if not _takes(layer, key, value):
-                return stock(key, value, *args, **kwargs)
+                result: tuple[Tensor, Tensor] = StaticLayer.update(layer, key, value, *args, **kwargs)
+                return result
             write_row(layer, key, value)
             return layer.keys, layer.values
 
