@@ -70,8 +70,8 @@ def load(
     is one; `device_map="auto"` spreads a large model over what the machine has. `quantization` is "8bit" or
     "4bit" (bitsandbytes or torchao), `adapter` the hub id or directory of a peft adapter. Other keyword
     arguments go to `from_pretrained` (`revision`, `attn_implementation`, `quantization_config`, ...).
-    Remote code is never run. On a CPU, `dtype="auto"` means float32. With HF_HUB_OFFLINE=1 only files that
-    are already on this machine are used.
+    Remote code is never run. On a CPU, `dtype="auto"` means float32. With HF_HUB_OFFLINE=1, or where
+    the hub cannot be reached, only files that are already on this machine are used.
     """
     processor = load_processor(name_or_path, **{k: kwargs[k] for k in _WHERE if k in kwargs})
     model = load_model(
