@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from seewhen.methods.base import Method
     from seewhen.runs.evaluate import Ask
 
-SLOW = {"opera": 60, "saliency": 60}  # scenes at most: several passes per token, one row after the other
-SEEDS = {"saliency": 2}  # five for all others
-SPLIT = {("saliency", "chair"): 4, ("saliency", "pope"): 3}  # processes that share one run
 GRACE = 30  # seconds for the batches under way and for scoring
 BENCHMARKS = (("chair", 64), ("pope", None), ("mme", None), ("chair", 128))
 
@@ -75,32 +72,22 @@ class Unit:
 
 
 def units(names: list[str], runs: Path) -> list[Unit]:
-    """All runs in the order in which they start: slow methods first, but with 128 tokens at the very end."""
+    """All runs in the order in which they start: slow methods first in each benchmark."""
     rows, found = methods(runs), []
     for bench, tokens in BENCHMARKS:
         for name in names:
             ways: list[int | None] = [] if rows[name].samples_only else [None]
-            ways += [] if rows[name].beams_only else [SEEDS.get(name, 5)]
+            ways += [] if rows[name].beams_only else [5]
             found += [Unit(name, bench, tokens, part, seeds) for part in ("shifted", "test") for seeds in ways]
-
-    def rank(unit: Unit) -> int:
-        return 1 if unit.method not in SLOW else 2 if unit.tokens == 128 else 0
-
-    return sorted(found, key=rank)
+    return found
 
 
 def ask_of(unit: Unit, scenes: int, batch: int) -> Ask:
-    """What a unit asks; the slow methods get fewer scenes, and small batches that can be cut off anywhere."""
-    from seewhen.runs.evaluate import Ask, make_tasks
+    """What a unit asks."""
+    from seewhen.runs.evaluate import Ask
 
     ask = Ask(unit.bench, split=unit.part, scenes=scenes, seeds=unit.seeds, max_new_tokens=unit.tokens)
-    ask = replace(ask, dtype="float32", batch=batch)
-    if unit.method not in SLOW:
-        return ask
-    benchmark = ask.load()
-    tasks = make_tasks(ask, benchmark, benchmark.samples())
-    images = set(list(dict.fromkeys(task.image for task in tasks))[: SLOW[unit.method]])
-    return replace(ask, limit=sum(task.image in images for task in tasks), batch=4)
+    return replace(ask, dtype="float32", batch=batch)
 
 
 def complete(ask: Ask, method: Method, runs: Path) -> Ask:
@@ -125,7 +112,7 @@ def complete(ask: Ask, method: Method, runs: Path) -> Ask:
 def work(waiting: Any, stop: Any, runs: Path, scenes: int, batch: int) -> None:
     """A worker process: one unit after the other."""
     from seewhen.runs.engine import Interrupted
-    from seewhen.runs.evaluate import Machine, evaluate
+    from seewhen.runs.evaluate import evaluate
 
     # The end comes by SIGTERM, which `evaluate` understands while it answers; at other times it must not kill.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -136,13 +123,11 @@ def work(waiting: Any, stop: Any, runs: Path, scenes: int, batch: int) -> None:
         except queue.Empty:
             return
         start, ask, method = time.perf_counter(), ask_of(unit, scenes, batch), rows[unit.method]
-        workers = SPLIT.get((unit.method, unit.bench), 1)
-        machine = Machine(devices=(Machine().device,) * workers) if workers > 1 else Machine()
         note = ""
         if stop.is_set():
             return
         try:
-            evaluate(ask, method, runs, machine)
+            evaluate(ask, method, runs)
         except Interrupted:
             ask = complete(ask, method, runs)
             note = f", cut off after {ask.limit} samples of {ask.seeds or 'no'} seeds"

@@ -106,6 +106,15 @@ def test_column_products() -> None:
     assert value.item() == 4 * 2**-24
 
 
+def test_columns_before_the_response_never_count() -> None:
+    """Not even where all others are zero, or rounded to it: the first column of the response is the strongest."""
+    logs = torch.tensor([[5.0, -torch.inf, -torch.inf], [5.0, -90.0, -80.0]])
+    valid = torch.tensor([False, True, True]).expand(2, -1)
+    assert strongest_column(logs, False, valid)[1].tolist() == [1, 2]
+    value, column = strongest_column(logs, True, valid)
+    assert column.tolist() == [1, 1] and value.tolist() == [0.0, 0.0]
+
+
 def test_penalty_stays_finite() -> None:
     """Columns all later tokens lean on have products beyond any float: ordered, and finite, all the same."""
     logs = torch.tensor([[400.0, 300.0]])
@@ -136,22 +145,30 @@ def test_no_weight_and_all_candidates_is_stock_beam_search(eos: Any, early_stopp
     torch.testing.assert_close(ours.sequences_scores, stock.sequences_scores, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "internvl", "gemma3"])
-def test_families_and_batches(family: str) -> None:
-    """A left-padded batch gives what its rows give alone, with rollbacks at different places."""
+@pytest.mark.parametrize(
+    ("family", "at_once"),
+    [("llava", 3), *((name, 4) for name in ("llava", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "internvl", "gemma3"))],
+)
+def test_families_and_batches(family: str, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A left-padded batch makes every choice its rows make alone, with rollbacks at different places and times."""
+    monkeypatch.setattr("seewhen.methods.opera_search.prompts_at_once", lambda *_: at_once)
     model = tiny.model(family)
     method = seewhen.method("opera", threshold=2, earliest_rollback=0, candidates=3, warmup=4)
     options = {"num_beams": 2, "max_new_tokens": 14, "pad_token_id": tiny.PAD}
-    batch = tiny.inputs(family, rows=2)
+    batch = tiny.inputs(family, rows=4)
     together, choices = search(model, batch, method, **options)
-    prompt = batch["input_ids"].shape[1]
-    for row in range(2):
-        single = tiny.inputs(family, rows=2, only=row)
-        alone, _ = search(model, single, method, **options)
+    prompt, steps, backs = batch["input_ids"].shape[1], iter(choices), []
+    for row in range(4):
+        single = tiny.inputs(family, rows=4, only=row)
+        alone, expected = search(model, single, method, **options)
         new = alone[0, single["input_ids"].shape[1] :].tolist()
         assert together[row, prompt : prompt + len(new)].tolist() == new
-    positions = [choice.position for choice in choices]
-    assert any(after <= before and after > 0 for before, after in itertools.pairwise(positions))
+        for ours, its in zip(itertools.islice(steps, len(expected)), expected, strict=True):
+            assert (ours.position, ours.tokens.tolist()) == (its.position, its.tokens.tolist())
+        positions = [choice.position for choice in expected]
+        backs.append([b for a, b in itertools.pairwise(positions) if b <= a])
+    assert next(steps, None) is None
+    assert sum(map(len, backs)) > 3 and len({tuple(one) for one in backs}) > 1
 
 
 def test_trace_is_of_the_answer() -> None:

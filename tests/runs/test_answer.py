@@ -51,6 +51,19 @@ def test_a_batch_equals_its_single_samples(answerer, seed):
     assert all(0 <= answer.facts["fired"] <= 1 for answer in together)
 
 
+@pytest.mark.parametrize(("name", "seed"), [("saliency", 0), ("saliency", 1), ("opera", None)])
+def test_a_batch_equals_its_single_samples_for_loops_of_their_own(checkpoint, name, seed):
+    made = ModelAnswerer(str(checkpoint), seewhen.method(name).to_json(), max_new_tokens=5, device="cpu")
+    try:
+        together = made.answer(tasks(), seed)
+        alone = [answer for task in tasks() for answer in made.answer([task], seed)]
+        assert together == alone
+        if seed is not None:
+            assert made.answer(tasks(), 2) != alone
+    finally:
+        made.close()
+
+
 @pytest.mark.parametrize("method", [CAI, seewhen.method("regular"), seewhen.method("pai")], ids=lambda m: m.name)
 def test_shared_features_change_nothing(checkpoint, method):
     made = ModelAnswerer(str(checkpoint), method.to_json(), max_new_tokens=5, device="cpu")

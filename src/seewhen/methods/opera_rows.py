@@ -142,5 +142,8 @@ def prompts_at_once(cache: Any, prompt_length: int, longest: int, rows: int) -> 
     one = sum(t.numel() * t.element_size() // t.shape[0] for t in tensors)
     one = one * (prompt_length + longest) // max(prompt_length, 1)
     device = tensors[0].device
-    room = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else _CPU_BYTES
+    room = _CPU_BYTES
+    if device.type == "cuda":  # others may want some of it, too
+        idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        room = (torch.cuda.mem_get_info(device)[0] + idle) // 3
     return max(1, room // (2 * one * rows))
