@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument("--efficientnet", type=Path, required=True, help="the .pth file")
     parser.add_argument("--features", type=Path, required=True, help="features are kept here; 1 MB a photograph")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("towers.json"))
-    parser.add_argument("--photographs", type=int, default=3000, help="training photographs")
+    parser.add_argument("--photographs", type=int, default=2000, help="training photographs")
     parser.add_argument("--annotated", type=int, default=200, help="photographs with boxes")
     parser.add_argument("--layers", type=int, default=500, help="photographs for the look at DINOv2's layers")
     parser.add_argument("--seed", type=int, default=0)
