@@ -3,6 +3,7 @@
     python -m photographs.prepare holdout --data DATA --photographs REPO --annotated REPO...
     python -m photographs.prepare photographs --data DATA --photographs REPO --annotated REPO... --out STORE
     python -m photographs.prepare tower --onnx vit_s_focus.onnx --out STORE
+    python -m photographs.prepare teacher --pth efficientnet-lite0.pth --out STORE
     python -m photographs.prepare pieces --gguf SmolLM2.gguf --data DATA --out STORE --pieces PIECES
 
 REPO is a clone (its git directory is enough). README.md says where all of it comes from. STORE then holds what
@@ -18,7 +19,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from photographs import boxes, dino, holdout, photos, pieces
+from photographs import boxes, dino, holdout, photos, pieces, teachers
 from seewhen.errors import SeewhenError
 
 TRAIN_QUALITY, TEST_QUALITY = 20, 80
@@ -75,6 +76,10 @@ def make_tower(options: argparse.Namespace) -> None:
     dino.convert(options.onnx, options.out / "dinov2-small.int8.safetensors")
 
 
+def make_teacher(options: argparse.Namespace) -> None:
+    teachers.save_efficientnet(options.pth, options.out / "efficientnet-lite0.safetensors")
+
+
 def make_pieces(options: argparse.Namespace) -> None:
     shutil.copyfile(options.data / TABLE, options.out / TABLE)
     for kind in ("random", "popular", "adversarial"):
@@ -100,6 +105,10 @@ def main() -> None:
     command = commands.add_parser("tower")
     command.set_defaults(work=make_tower)
     command.add_argument("--onnx", type=Path, required=True)
+    command.add_argument("--out", type=Path, default=Path("store"))
+    command = commands.add_parser("teacher")
+    command.set_defaults(work=make_teacher)
+    command.add_argument("--pth", type=Path, required=True)
     command.add_argument("--out", type=Path, default=Path("store"))
     command = commands.add_parser("pieces")
     command.set_defaults(work=make_pieces)

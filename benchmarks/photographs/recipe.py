@@ -23,11 +23,13 @@ class Stage:
 
 @dataclass(frozen=True)
 class Tower(Stage):
-    """`layer_decay`: each layer below the last learns that much slower. `crop`: least share of a side kept."""
+    """`layer_decay`: each layer below the last learns that much slower. `crop`: least share of a side kept.
+    `distil`: weight of what the teacher sees, beside the objects; 0 is without a teacher."""
 
     layer_decay: float = 0.75
     crop: float = 0.6
     sharpness: float = 4.0  # of the pooling over patches: 0 is the mean, large is the largest
+    distil: float = 1.0
 
 
 @dataclass(frozen=True)

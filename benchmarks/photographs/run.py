@@ -12,7 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from photographs import checks, dino, holdout, instructions, language, llava, lora, rows, speaking, texts, tower
+from photographs import (
+    checks,
+    dino,
+    holdout,
+    instructions,
+    language,
+    llava,
+    lora,
+    rows,
+    speaking,
+    teachers,
+    texts,
+    tower,
+)
+from photographs.distil import Lessons
 from photographs.loop import Log, load_weights, save_weights
 from photographs.photos import Photos, load_photos
 from photographs.recipe import Recipe
@@ -21,6 +35,8 @@ from seewhen.errors import InvalidInput
 
 STAGES = ("tower", "projector", "finetune")
 TABLE = "coco_objects.json.gz"
+TEACHER = "efficientnet-lite0.safetensors"
+EXAMPLES = 512  # photographs that tell how widely the teacher's features spread
 
 
 @dataclass(frozen=True)
@@ -87,6 +103,14 @@ class Run:
         return Scores(width, len(self.categories)).to(self.place.device)
 
     @cached_property
+    def lessons(self) -> Lessons | None:
+        """What the teacher has to say, if the recipe wants it."""
+        if not self.recipe.tower.distil:
+            return None
+        teacher = teachers.efficientnet(self.place.store / TEACHER, self.place.device)
+        return Lessons(teacher, self.tower.config.hidden_size, self.training.photos.pixels[:EXAMPLES])
+
+    @cached_property
     def spoken(self) -> tuple[Any, Any]:
         """The language model (float32, on the CPU) and its tokenizer."""
         return language.load(self.place.store / "smollm2.gguf")
@@ -151,6 +175,8 @@ def train_tower(run: Run) -> None:
     left = run.partial("tower")
     if left is not None:
         _fill_tower(run, left[0])
+        if run.lessons is not None:
+            run.lessons.guess.load_state_dict(under("guess.", left[0]))
         first = left[1]
     growing = run.training
     exam = (run.validation.pixels, run.labels(run.validation.numbers))
@@ -165,7 +191,7 @@ def train_tower(run: Run) -> None:
 
     run.tower.train()
     tower.train_tower(
-        run.tower, run.scores, stage, batch_of, exam, run.log,
+        run.tower, run.scores, run.lessons, stage, batch_of, exam, run.log,
         first=first, keep=keep, check_every=run.recipe.check_every,
     )  # fmt: skip
     run.finish("tower", _tower_weights(run))
@@ -173,7 +199,9 @@ def train_tower(run: Run) -> None:
 
 def _tower_weights(run: Run) -> dict[str, Tensor]:
     whole = {f"tower.{n}": t for n, t in dino.stored(run.tower).items()}
-    return whole | {f"scores.{n}": t.detach() for n, t in run.scores.state_dict().items()}
+    whole |= {f"scores.{n}": t.detach() for n, t in run.scores.state_dict().items()}
+    guess = {} if run.lessons is None else run.lessons.guess.state_dict()
+    return whole | {f"guess.{n}": t.detach() for n, t in guess.items()}
 
 
 def under(start: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from photographs.pth import read_pth
+from seewhen.atomic import replacing
 from seewhen.errors import InvalidInput
 
 Weights = Mapping[str, Tensor]
@@ -130,40 +132,79 @@ def run_layers(
 _STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1)  # of its 16 blocks
 
 
-def efficientnet(path: Path) -> Teacher:
-    """From the .pth file of the package."""
-    weights = read_pth(path)
+def efficientnet(path: Path, device: str = "cpu") -> Teacher:
+    """From the .pth file of the package, or from the file that `save_efficientnet` made of it."""
+    read = {n: t.float().to(device) for n, t in _read_efficientnet(path).items()}
 
-    def convolved(x: Tensor, name: str, norm: str, stride: int = 1) -> Tensor:
-        kernel = weights[f"{name}.weight"]
-        x = F.conv2d(
-            _same(x, kernel.shape[-1], stride), kernel, stride=stride, groups=x.shape[1] // kernel.shape[1]
-        )
-        mean, spread = weights[f"{norm}.running_mean"], weights[f"{norm}.running_var"]
-        return F.batch_norm(x, mean, spread, weights[f"{norm}.weight"], weights[f"{norm}.bias"], eps=1e-3)
+    def convolved(x: Tensor, name: str, stride: int = 1) -> Tensor:
+        kernel = read[f"{name}.weight"]
+        x, around = _same(x, kernel.shape[-1], stride)
+        return F.conv2d(x, kernel, read[f"{name}.bias"], stride, around, groups=x.shape[1] // kernel.shape[1])
 
     def last_map(pixels: Tensor) -> Tensor:
         x = ((pixels.float() - 127) / 128).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
-        x = F.relu6(convolved(x, "_conv_stem", "_bn0", 2))
+        x = F.relu6(convolved(x, "_conv_stem", 2))
         for i, stride in enumerate(_STRIDES):
             block, before = f"_blocks.{i}.", x
-            if f"{block}_expand_conv.weight" in weights:
-                x = F.relu6(convolved(x, f"{block}_expand_conv", f"{block}_bn0"))
-            x = F.relu6(convolved(x, f"{block}_depthwise_conv", f"{block}_bn1", stride))
-            x = convolved(x, f"{block}_project_conv", f"{block}_bn2")
+            if f"{block}_expand_conv.weight" in read:
+                x = F.relu6(convolved(x, f"{block}_expand_conv"), inplace=True)
+            x = F.relu6(convolved(x, f"{block}_depthwise_conv", stride), inplace=True)
+            x = convolved(x, f"{block}_project_conv")
             x = x + before if stride == 1 and x.shape == before.shape else x
-        return _positions(F.relu6(convolved(x, "_conv_head", "_bn1")))
+        return _positions(F.relu6(convolved(x, "_conv_head")))
 
     def classes(pooled: Tensor) -> Tensor:
-        return F.linear(pooled, weights["_fc.weight"], weights["_fc.bias"])
+        return F.linear(pooled, read["_fc.weight"], read["_fc.bias"])
 
     return Teacher(last_map, classes)
 
 
-def _same(x: Tensor, kernel: int, stride: int) -> Tensor:
-    """TensorFlow's "same" padding: what is odd goes right and below."""
+def save_efficientnet(source: Path, out: Path) -> None:
+    """In float16 and without the classes, which no tower learns from: 7 MB."""
+    kept = {n: t.half().contiguous() for n, t in _read_efficientnet(source).items() if not n.startswith("_fc.")}
+    with replacing(out) as part:
+        save_file(kept, part)
+
+
+def _read_efficientnet(path: Path) -> dict[str, Tensor]:
+    if path.suffix != ".safetensors":
+        return without_norms(read_pth(path))
+    if not path.is_file():
+        raise InvalidInput(f"There is no teacher {path}.", "python -m photographs.prepare teacher makes it.")
+    return load_file(path)
+
+
+_NORMS = {
+    "_conv_stem": "_bn0",
+    "_expand_conv": "_bn0",
+    "_depthwise_conv": "_bn1",
+    "_project_conv": "_bn2",
+    "_conv_head": "_bn1",
+}
+
+
+def without_norms(weights: Weights) -> dict[str, Tensor]:
+    """Kernels and biases with the normalisation behind each convolution worked in."""
+    found = {n: t for n, t in weights.items() if n.startswith("_fc.")}
+    for name, kernel in weights.items():
+        start, _, layer = name.removesuffix(".weight").rpartition(".")
+        if name.endswith(".weight") and layer in _NORMS:
+            norm = f"{start}.{_NORMS[layer]}" if start else _NORMS[layer]
+            scale = weights[f"{norm}.weight"] / (weights[f"{norm}.running_var"] + 1e-3).sqrt()
+            found[name] = kernel * scale[:, None, None, None]
+            found[name.replace(".weight", ".bias")] = (
+                weights[f"{norm}.bias"] - weights[f"{norm}.running_mean"] * scale
+            )
+    return found
+
+
+def _same(x: Tensor, kernel: int, stride: int) -> tuple[Tensor, tuple[int, int]]:
+    """TensorFlow's "same" padding: what is odd goes right and below; what is even is left to the convolution."""
     total = [max((math.ceil(side / stride) - 1) * stride + kernel - side, 0) for side in x.shape[2:]]
-    return F.pad(x, (total[1] // 2, total[1] - total[1] // 2, total[0] // 2, total[0] - total[0] // 2))
+    if total[0] % 2 or total[1] % 2:
+        x = F.pad(x, (total[1] // 2, total[1] - total[1] // 2, total[0] // 2, total[0] - total[0] // 2))
+        total = [0, 0]
+    return x, (total[0] // 2, total[1] // 2)
 
 
 def _positions(x: Tensor) -> Tensor:

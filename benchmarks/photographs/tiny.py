@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from transformers import Dinov2Config, Dinov2Model, LlamaConfig, LlamaForCausalLM
 
 from photographs import dino, exam, holdout, packing, photos, run
@@ -62,7 +63,19 @@ def make_store(store: Path, training: int = 48, tested: int = 12) -> None:
     )
     torch.manual_seed(0)
     dino.save_tower(shape, dino.stored(Dinov2Model(shape)), store / "dinov2-small.int8.safetensors")
+    save_file(tiny_teacher(), store / run.TEACHER)
     write_gguf(store / "smollm2.gguf")
+
+
+def tiny_teacher(width: int = 8) -> dict[str, torch.Tensor]:
+    """EfficientNet-Lite0 with few and equal channels, as `teachers.save_efficientnet` writes it."""
+    kernels = {"_conv_stem": (width, 3, 3, 3), "_conv_head": (2 * width, width, 1, 1)}
+    for i in range(16):
+        kernels |= {f"_blocks.{i}._expand_conv": (width, width, 1, 1)} if i else {}
+        kernels[f"_blocks.{i}._depthwise_conv"] = (width, 1, 3 + 2 * (i % 2), 3 + 2 * (i % 2))
+        kernels[f"_blocks.{i}._project_conv"] = (width, width, 1, 1)
+    weights = {f"{name}.weight": torch.randn(shape).mul(0.5).half() for name, shape in kernels.items()}
+    return weights | {f"{name}.bias": torch.randn(shape[0]).half() for name, shape in kernels.items()}
 
 
 def _picture(rng: np.random.Generator) -> bytes:

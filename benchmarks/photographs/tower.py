@@ -1,13 +1,14 @@
 """Stage one: the tower learns COCO's objects, patch by patch.
 
 Each patch scores each object; an image's score is a smooth maximum over its patches. So what the image shows must
-be found somewhere in it, and the patches become local evidence, which is what the language model will read.
+be found somewhere in it, and the patches become local evidence, which is what the language model will read. Beside
+that the patches learn to tell what a teacher sees (distil.py), if the recipe wants it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from transformers import Dinov2Model
 
 from photographs.dino import MEAN, STD
+from photographs.distil import Lessons
 from photographs.loop import Log, train
 from photographs.recipe import Tower
 
@@ -71,8 +73,8 @@ def augmented(pixels: Tensor, crop: float) -> Tensor:
     return out * light + 0.4 * (torch.rand(n, 1, 1, 1, device=pixels.device) - 0.5)
 
 
-def layer_groups(tower: Dinov2Model, scores: Scores, stage: Tower) -> list[dict[str, Any]]:
-    """Lower layers learn slower; the head learns fastest."""
+def layer_groups(tower: Dinov2Model, heads: Sequence[nn.Module], stage: Tower) -> list[dict[str, Any]]:
+    """Lower layers learn slower; the heads learn fastest."""
     depth = tower.config.num_hidden_layers
     by_layer: dict[int, list[nn.Parameter]] = {}
     for name, parameter in tower.named_parameters():
@@ -83,7 +85,7 @@ def layer_groups(tower: Dinov2Model, scores: Scores, stage: Tower) -> list[dict[
         {"params": parameters, "lr": stage.rate * stage.layer_decay ** (depth - layer)}
         for layer, parameters in by_layer.items()
     ]
-    return [*groups, {"params": list(scores.parameters()), "lr": 4 * stage.rate}]
+    return [*groups, {"params": [p for head in heads for p in head.parameters()], "lr": 4 * stage.rate}]
 
 
 def average_precision(scores: Tensor, truth: Tensor) -> Tensor:
@@ -107,6 +109,7 @@ def score_all(tower: Dinov2Model, scores: Scores, pixels: Tensor, sharpness: flo
 def train_tower(
     tower: Dinov2Model,
     scores: Scores,
+    lessons: Lessons | None,
     stage: Tower,
     batch_of: Callable[[int], tuple[Tensor, Tensor]],
     validation: tuple[Tensor, Tensor],
@@ -116,18 +119,24 @@ def train_tower(
     keep: Callable[[int], None],
     check_every: int,
 ) -> None:
-    """`batch_of(step)` gives bytes and labels (n, objects)."""
+    """`batch_of(step)` gives bytes and labels (n, objects); `lessons` come from a teacher, where there is one."""
     device = validation[0].device.type
 
     def backward(step: int) -> dict[str, Tensor]:
         pixels, truth = batch_of(step)
         pixels = augmented(normalised(pixels), stage.crop)
         with half(device):
-            patches = scores(features(tower, pixels))
+            seen = features(tower, pixels)
+            patches = scores(seen)
+            taught = None if lessons is None else lessons(seen, pixels)
         loss = F.binary_cross_entropy_with_logits(pooled(patches, stage.sharpness), truth.float())
         # Summed over objects, so that the rate means the same for any number of them.
-        (loss * truth.shape[1] / 10).backward()
-        return {"loss": loss}
+        total = loss * truth.shape[1] / 10
+        if taught is None:
+            total.backward()
+            return {"loss": loss}
+        (total + stage.distil * taught).backward()
+        return {"loss": loss, "taught": taught}
 
     def check(step: int) -> None:
         tower.eval()
@@ -136,6 +145,6 @@ def train_tower(
         log(stage="tower", step=step, validation_map=round(float(precision.nanmean()), 4))
         tower.train()
 
-    groups = layer_groups(tower, scores, stage)
+    groups = layer_groups(tower, [scores] if lessons is None else [scores, lessons], stage)
     train("tower", stage, groups, backward, log, first=first, keep=keep, check=check, check_every=check_every)
     tower.eval()

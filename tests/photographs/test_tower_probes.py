@@ -188,8 +188,10 @@ def test_layers_run_as_the_file_lists_them(tmp_path: Path) -> None:
 
 
 def test_same_padding_is_tensorflows() -> None:
-    assert teachers._same(torch.ones(1, 1, 4, 4), 3, 2)[0, 0].sum(0).tolist() == [4.0, 4.0, 4.0, 4.0, 0.0]
-    assert teachers._same(torch.ones(1, 1, 5, 5), 3, 1).shape[-1] == 7
+    padded, around = teachers._same(torch.ones(1, 1, 4, 4), 3, 2)
+    assert padded[0, 0].sum(0).tolist() == [4.0, 4.0, 4.0, 4.0, 0.0] and around == (0, 0)
+    left, around = teachers._same(torch.ones(1, 1, 5, 5), 3, 1)
+    assert left.shape[-1] == 5 and around == (1, 1)  # the convolution pads both sides alike
 
 
 def test_the_committed_comparison_is_whole() -> None:
