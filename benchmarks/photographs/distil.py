@@ -42,8 +42,7 @@ class Lessons(nn.Module):
 
     @torch.no_grad()
     def _seen(self, pixels: Tensor) -> Tensor:
-        with torch.autocast(pixels.device.type, torch.bfloat16, enabled=pixels.is_cuda):
-            return self._teacher.last_map(pixels).float()
+        return self._teacher.last_map(pixels).float()
 
     def forward(self, features: Tensor, pixels: Tensor) -> Tensor:
         """One minus the cosine, over all positions, of what patches tell and what the teacher sees.

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from photographs.texts import Turn
+from seewhen.atomic import replacing
 
 TOPICS = (  # noqa: SIM905
     "bread,volcanoes,the moon,photosynthesis,bicycles,chess,rain,tea,libraries,elephants,the French Revolution,"
@@ -39,7 +40,7 @@ def prompts() -> list[str]:
 
 
 @torch.inference_mode()
-def answer_all(language: Any, tokenizer: Any, asked: list[str], tokens: int, batch: int = 320) -> list[Turn]:
+def answer_all(language: Any, tokenizer: Any, asked: list[str], tokens: int, batch: int) -> list[Turn]:
     """The model's own answers; those that did not end in time are left out."""
     turns = []
     for start in range(0, len(asked), batch):
@@ -58,12 +59,15 @@ def answer_all(language: Any, tokenizer: Any, asked: list[str], tokens: int, bat
     return turns
 
 
-def load_or_make(path: Path, language: Any, tokenizer: Any, count: int, tokens: int) -> list[Turn]:
-    """From a file of JSON lines, or made now and kept there: `count` prompts, over and over if need be."""
-    if not path.is_file():
-        torch.manual_seed(0)
-        turns = answer_all(language, tokenizer, list(islice(cycle(prompts()), count)), tokens)
+def make(path: Path, language: Any, tokenizer: Any, count: int, tokens: int, batch: int = 320) -> None:
+    """Answers to `count` prompts, over and over if need be, as JSON lines."""
+    torch.manual_seed(0)
+    turns = answer_all(language, tokenizer, list(islice(cycle(prompts()), count)), tokens, batch)
+    with replacing(path) as part:
         lines = [json.dumps({"prompt": prompt, "answer": answer}) for prompt, answer in turns]
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        Path(part).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def read(path: Path) -> list[Turn]:
     records = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
     return [(record["prompt"], record["answer"]) for record in records]

@@ -4,6 +4,7 @@
     python -m photographs.prepare photographs --data DATA --photographs REPO --annotated REPO... --out STORE
     python -m photographs.prepare tower --onnx vit_s_focus.onnx --out STORE
     python -m photographs.prepare teacher --pth efficientnet-lite0.pth --out STORE
+    python -m photographs.prepare answers --gguf SmolLM2.gguf --out STORE
     python -m photographs.prepare pieces --gguf SmolLM2.gguf --data DATA --out STORE --pieces PIECES
 
 REPO is a clone (its git directory is enough). README.md says where all of it comes from. STORE then holds what
@@ -19,7 +20,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from photographs import boxes, dino, holdout, photos, pieces, teachers
+from photographs import boxes, dino, holdout, instructions, language, photos, pieces, teachers
+from photographs.recipe import Recipe
+from photographs.run import ANSWERS, TEACHER
 from seewhen.errors import SeewhenError
 
 TRAIN_QUALITY, TEST_QUALITY = 20, 80
@@ -77,7 +80,14 @@ def make_tower(options: argparse.Namespace) -> None:
 
 
 def make_teacher(options: argparse.Namespace) -> None:
-    teachers.save_efficientnet(options.pth, options.out / "efficientnet-lite0.safetensors")
+    teachers.save_efficientnet(options.pth, options.out / TEACHER)
+
+
+def make_answers(options: argparse.Namespace) -> None:
+    """What the language model says by itself, made ahead: minutes here that training need not spend."""
+    stage = Recipe().finetune
+    spoken, tokenizer = language.load(options.gguf)
+    instructions.make(options.out / ANSWERS, spoken, tokenizer, stage.texts, stage.text_tokens, batch=64)
 
 
 def make_pieces(options: argparse.Namespace) -> None:
@@ -109,6 +119,10 @@ def main() -> None:
     command = commands.add_parser("teacher")
     command.set_defaults(work=make_teacher)
     command.add_argument("--pth", type=Path, required=True)
+    command.add_argument("--out", type=Path, default=Path("store"))
+    command = commands.add_parser("answers")
+    command.set_defaults(work=make_answers)
+    command.add_argument("--gguf", type=Path, required=True)
     command.add_argument("--out", type=Path, default=Path("store"))
     command = commands.add_parser("pieces")
     command.set_defaults(work=make_pieces)

@@ -56,11 +56,11 @@ class FineTune(Stage):
 class Recipe:
     """A run."""
 
-    tower: Tower = field(default_factory=lambda: Tower(4000, 384, 3e-4, 5.0))
-    projector: Projector = field(default_factory=lambda: Projector(500, 128, 5e-4, 1.5))
-    finetune: FineTune = field(default_factory=lambda: FineTune(2400, 128, 6e-4, 6.0))
+    tower: Tower = field(default_factory=lambda: Tower(3600, 384, 3e-4, 4.5))
+    projector: Projector = field(default_factory=lambda: Projector(400, 160, 5e-4, 1.2))
+    finetune: FineTune = field(default_factory=lambda: FineTune(1400, 256, 6e-4, 5.0))
     seed: int = 0
-    check_every: int = 600  # steps between looks at the validation photographs
+    check_every: int = 700  # steps between looks at the validation photographs
     checked: int = 300  # photographs the talking model is asked about then; the tower's precision is over all
 
 

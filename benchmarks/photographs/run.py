@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +37,7 @@ from seewhen.errors import InvalidInput
 STAGES = ("tower", "projector", "finetune")
 TABLE = "coco_objects.json.gz"
 TEACHER = "efficientnet-lite0.safetensors"
+ANSWERS = "instructions.jsonl"
 EXAMPLES = 512  # photographs that tell how widely the teacher's features spread
 
 
@@ -107,7 +109,7 @@ class Run:
         """What the teacher has to say, if the recipe wants it."""
         if not self.recipe.tower.distil:
             return None
-        teacher = teachers.efficientnet(self.place.store / TEACHER, self.place.device)
+        teacher = teachers.efficientnet(self.place.store / TEACHER, self.place.device, self.place.dtype)
         return Lessons(teacher, self.tower.config.hidden_size, self.training.photos.pixels[:EXAMPLES])
 
     @cached_property
@@ -320,19 +322,29 @@ def train_projector(run: Run, talk: Talk) -> None:
         told = rows.descriptions(mapped, talk.photos, run.categories, run.recipe.seed + 1)
     told = told.to(run.place.device)
     speaking.train_projector(talk.speaker, talk.alignment, told, run.recipe.projector, run.log)
-    look(run, talk, "projector")(run.recipe.projector.steps)
     run.finish("projector", talk_weights(talk))
+
+
+def self_answers(run: Run) -> list[texts.Turn]:
+    """The language model's own words: from the store, if they were made before, or made now."""
+    stage = run.recipe.finetune
+    ready, made = run.place.store / ANSWERS, run.place.out / ANSWERS
+    if ready.is_file() and not made.is_file():
+        shutil.copyfile(ready, made)
+    spoken, tokenizer = run.spoken
+    if made.is_file():
+        return instructions.read(made)
+    own = spoken.to(run.place.device, run.place.dtype)
+    instructions.make(made, own, tokenizer, stage.texts, stage.text_tokens)
+    spoken.to("cpu")
+    return instructions.read(made)
 
 
 def train_finetune(run: Run, talk: Talk) -> None:
     """Stage three."""
     stage = run.recipe.finetune
     torch.manual_seed(run.recipe.seed + 2)
-    spoken, tokenizer = run.spoken
-    own = spoken.to(run.place.device, run.place.dtype)
-    file = run.place.out / "instructions.jsonl"
-    turns = instructions.load_or_make(file, own, tokenizer, stage.texts, stage.text_tokens)
-    spoken.to("cpu")
+    turns = self_answers(run)
     with rows.workers(run.place.workers, _tokenizer_file(run)) as mapped:
         made = {
             "describe": rows.descriptions(mapped, talk.photos, run.categories, run.recipe.seed + 2),

@@ -1,23 +1,27 @@
-"""Every method on photographs: POPE and CHAIR, greedy and sampled, one process per method.
+"""Every method on photographs: POPE and CHAIR, greedy and sampled, many processes on one GPU.
 
     python -m photographs.study RUN --processes 16 --seconds 500
     seewhen report RUN/runs --out report
 
-RUN holds model/ and exam/ (`python -m photographs pack`, `exam`). Runs resume: start it again to go on. Each
-process does the greedy runs first, then CHAIR with five seeds, then POPE with five. Many small processes share a
-GPU far better under NVIDIA's multi-process service: `--mps` starts one and stops it again.
+RUN holds model/ and exam/ (`python -m photographs pack`, `exam`). There is one list of runs, the most telling
+first; each process takes the first that nobody has. Runs resume: start it again to go on. Many small processes
+share a GPU far better under NVIDIA's multi-process service: `--mps` starts one and stops it again.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
+import hashlib
 import json
 import os
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +29,12 @@ if TYPE_CHECKING:
     from seewhen.methods.base import Method
     from seewhen.runs.evaluate import Ask
 
-SLOW = {"opera": 60, "saliency": 60}  # photographs at most: several forward passes per token, row by row
-NAMES = (  # noqa: SIM905
-    "regular min-p cai cai-attention cai-contrast cai:paper cai:reference pai vcd icd m3id sid only dola "
-    "farsight memvr locore agla vti ict saliency opera"
-).split()
+MAIN = ("regular", "min-p", "cai", "cai-attention", "cai-contrast", "pai", "vcd")  # CAI, its parts, its rivals
+NAMES = (
+    *MAIN, "cai:paper", "cai:reference", "m3id", "icd", "sid", "only", "dola", "farsight", "memvr", "locore",
+    "agla", "vti", "ict", "saliency", "opera",
+)  # fmt: skip
+BATCH = 150  # a third of the captions: three passes of the decoding loop instead of four
 
 
 def make(name: str, run: Path) -> Method:
@@ -48,8 +53,8 @@ def make(name: str, run: Path) -> Method:
     return method(name, **(given | tuned.get(name, {})))
 
 
-def asks(run: Path, limit: int | None = None, batch: int = 128, part: str = "test") -> list[Ask]:
-    """What is asked, the most telling first."""
+def asks(run: Path, limit: int | None = None, batch: int = BATCH, part: str = "test") -> list[Ask]:
+    """What is asked: greedy, then sampled, the most telling first."""
     from seewhen.runs.evaluate import Ask
 
     exam = run / "exam" / part
@@ -64,38 +69,102 @@ def asks(run: Path, limit: int | None = None, batch: int = 128, part: str = "tes
             Ask("pope", seeds=seeds, **asked, **common),
             Ask("chair", style="plain-128", seeds=seeds, **told, **common),
         ]
-    return [*found[:4], found[5], found[4]]
+    return found
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One run of the study."""
+
+    method: str
+    ask: Ask
+
+    def __str__(self) -> str:
+        how = f"{self.ask.seeds} seeds" if self.ask.seeds else "greedy"
+        return f"{self.method} {self.ask.benchmark} {self.ask.style or ''} {how}".replace("  ", " ")
+
+    @property
+    def file(self) -> str:
+        return str(self).replace(" ", "_").replace(":", "-")
+
+
+def in_order(methods: list[str], asked: list[Ask], greedy: bool) -> list[Wanted]:
+    """The main methods' greedy runs, their sampled ones, then the same of the others; if cut off, the end is
+    missing, not something of everything."""
+    found = []
+    for names in ([m for m in methods if m in MAIN], [m for m in methods if m not in MAIN]):
+        for sampled in (False, True)[: 1 if greedy else 2]:
+            found += [Wanted(m, ask) for ask in asked if ask.sampled == sampled for m in names]
+    return found
+
+
+@contextmanager
+def locked(path: Path, wait: bool) -> Iterator[bool]:
+    """Whether the lock was got; it goes with the process, however that ends."""
+    with path.open("ab") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
 
 
 def calibrate(name: str, run: Path) -> None:
-    """VTI and ICT need directions: fitted on validation photographs."""
+    """VTI and ICT need directions: fitted on validation photographs, by the first process that wants them."""
     out = run / f"{name}.safetensors"
-    if out.is_file():
-        return
     exam = run / "exam" / "validation"
     options = ["calibrate", name, "--model", str(run / "model"), "--images", str(exam), "--out", str(out)]
     options += ["--samples", str(exam / f"{name}.jsonl")]
     code = "import sys; from seewhen.cli import main; sys.argv = ['seewhen', *sys.argv[1:]]; main()"
-    subprocess.run([sys.executable, "-c", code, *options], check=True)
+    with locked(run / f"{name}.lock", wait=True):
+        if not out.is_file():
+            subprocess.run([sys.executable, "-c", code, *options], check=True)
 
 
-def work(name: str, run: Path, batch: int, limit: int | None, greedy: bool) -> None:
-    """All runs of one method."""
+def answer(wanted: Wanted, run: Path) -> None:
+    """One run, from where it was."""
     from seewhen.errors import UnsupportedMode
     from seewhen.runs.evaluate import Machine, evaluate
 
-    if name in ("vti", "ict"):
-        calibrate(name, run)
-    method = make(name, run)
-    for ask in asks(run, SLOW.get(name, limit), batch)[: 3 if greedy else None]:
-        start = time.perf_counter()
-        told = f"{name} {ask.benchmark} {ask.style or ''} {f'{ask.seeds} seeds' if ask.seeds else 'greedy'}"
-        try:
-            evaluate(ask, method, run / "runs", Machine())
-        except UnsupportedMode as error:
-            print(f"{told}: {error}", flush=True)
-            continue
-        print(f"{told}: {time.perf_counter() - start:.1f} s", flush=True)
+    start = time.perf_counter()
+    if wanted.method in ("vti", "ict"):
+        calibrate(wanted.method, run)
+    try:
+        evaluate(wanted.ask, make(wanted.method, run), run / "runs", Machine())
+    except UnsupportedMode as error:
+        print(f"{wanted}: {error}", flush=True)
+        return
+    print(f"{wanted}: {time.perf_counter() - start:.1f} s", flush=True)
+
+
+def work(todo: list[Wanted], run: Path, marks: Path) -> None:
+    """Take runs from the list until all are taken. What fails is marked and ends this process: a GPU's error stays
+    with the process it came up in."""
+    from seewhen.runs.engine import Interrupted
+
+    for wanted in todo:
+        done, failed = marks / f"{wanted.file}.done", marks / f"{wanted.file}.failed"
+        with locked(marks / f"{wanted.file}.lock", wait=False) as mine:
+            if not mine or done.is_file() or failed.is_file():
+                continue
+            try:
+                answer(wanted, run)
+            except Interrupted:
+                return
+            except Exception:
+                failed.write_text(traceback.format_exc(), encoding="utf-8")
+                print(f"{wanted} failed:\n{traceback.format_exc()}", flush=True)
+                sys.exit(1)
+            done.touch()
+
+
+def fingerprint(run: Path, limit: int | None) -> str:
+    """Of the model and the tuned parameters that the runs are made with."""
+    from seewhen.runs.evaluate import directory_fingerprint
+
+    tuned = (run / "tuned.json").read_bytes() if (run / "tuned.json").is_file() else b""
+    return hashlib.sha256(f"{directory_fingerprint(run / 'model')} {limit}".encode() + tuned).hexdigest()[:12]
 
 
 def measure_regular(run: Path, limit: int | None, batch: int) -> dict[str, Any]:
@@ -129,48 +198,65 @@ def shared_gpu(wanted: bool, folder: Path) -> Iterator[dict[str, str]]:
         subprocess.run(["nvidia-cuda-mps-control"], input=b"quit\n", check=False, env=environment)
 
 
+def supervise(command: list[str], processes: int, seconds: float, logs: Path, environment: dict[str, str]) -> None:
+    """Keep so many processes at work; one that ended with an error is replaced."""
+    deadline = time.monotonic() + seconds
+    running: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(place: int) -> None:
+        with (logs / f"{place:02d}.log").open("a") as log:
+            running[place] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+
+    for place in range(processes):
+        start(place)
+    while running and time.monotonic() < deadline:
+        for place, process in list(running.items()):
+            if process.poll() is not None:
+                del running[place]
+                if process.returncode:
+                    start(place)
+        time.sleep(0.5)
+    for process in running.values():
+        process.terminate()  # the batch at hand is finished and kept
+    patience = time.monotonic() + 30
+    for process in running.values():
+        try:
+            process.wait(max(0.1, patience - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
 def main() -> None:
-    """Start one process per method, a few at a time."""
+    """Start the processes, stop them in time, say what is done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
-    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--limit", type=int, help="photographs, for a quick look")
     parser.add_argument("--greedy", action="store_true", help="no sampled runs")
     parser.add_argument("--processes", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=1e9, help="stop then; start again to go on")
     parser.add_argument("--mps", action="store_true")
     parser.add_argument("--methods", default=",".join(NAMES))
-    parser.add_argument("--only", help="run this method in this process")
+    parser.add_argument("--worker", action="store_true", help="be one of the processes")
     options = parser.parse_args()
-    if options.only:
-        work(options.only, options.run, options.batch, options.limit, options.greedy)
-        return
-    deadline = time.monotonic() + options.seconds
+    asked = asks(options.run, options.limit, options.batch)
+    todo = in_order(options.methods.split(","), asked, options.greedy)
+    # A change of what is asked or of tuned parameters makes other runs: what was marked does not count for them.
+    marks = options.run / "marks" / fingerprint(options.run, options.limit)
     logs = options.run / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    waiting: list[str] = options.methods.split(",")
-    running: dict[str, subprocess.Popen[bytes]] = {}
-    command = [sys.executable, "-m", "photographs.study", str(options.run), "--batch", str(options.batch)]
-    command += ["--limit", str(options.limit)] if options.limit else []
-    command += ["--greedy"] if options.greedy else []
+    if options.worker:
+        work(todo, options.run, marks)
+        return
+    for folder in (marks, logs):
+        folder.mkdir(parents=True, exist_ok=True)
+    for failed in marks.glob("*.failed"):
+        failed.unlink()  # another start, another try
+    command = [sys.executable, "-m", "photographs.study", *sys.argv[1:], "--worker"]
     with shared_gpu(options.mps, logs) as environment:
-        while (waiting or running) and time.monotonic() < deadline:
-            while waiting and len(running) < options.processes:
-                name = waiting.pop(0)
-                log = (logs / f"{name.replace(':', '_')}.log").open("a")
-                running[name] = subprocess.Popen(
-                    [*command, "--only", name], stdout=log, stderr=subprocess.STDOUT, env=environment
-                )
-            for name, process in list(running.items()):
-                if process.poll() is not None:
-                    print(f"{name} ended with {process.returncode}", flush=True)
-                    del running[name]
-            time.sleep(0.5)
-        for name, process in running.items():
-            print(f"{name} is cut off", flush=True)
-            process.terminate()
-        for process in running.values():
-            process.wait(30)
+        supervise(command, min(options.processes, len(todo)), options.seconds, logs, environment)
+    done = sum((marks / f"{wanted.file}.done").is_file() for wanted in todo)
+    failed = [str(wanted) for wanted in todo if (marks / f"{wanted.file}.failed").is_file()]
+    print(f"{done} of {len(todo)} runs are done.{' Failed: ' + '; '.join(failed) if failed else ''}")
 
 
 if __name__ == "__main__":

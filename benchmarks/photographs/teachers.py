@@ -132,9 +132,9 @@ def run_layers(
 _STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1)  # of its 16 blocks
 
 
-def efficientnet(path: Path, device: str = "cpu") -> Teacher:
+def efficientnet(path: Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Teacher:
     """From the .pth file of the package, or from the file that `save_efficientnet` made of it."""
-    read = {n: t.float().to(device) for n, t in _read_efficientnet(path).items()}
+    read = {n: t.to(device, dtype) for n, t in _read_efficientnet(path).items()}
 
     def convolved(x: Tensor, name: str, stride: int = 1) -> Tensor:
         kernel = read[f"{name}.weight"]
@@ -142,8 +142,8 @@ def efficientnet(path: Path, device: str = "cpu") -> Teacher:
         return F.conv2d(x, kernel, read[f"{name}.bias"], stride, around, groups=x.shape[1] // kernel.shape[1])
 
     def last_map(pixels: Tensor) -> Tensor:
-        x = ((pixels.float() - 127) / 128).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
-        x = F.relu6(convolved(x, "_conv_stem", 2))
+        x = ((pixels.float() - 127) / 128).to(dtype).permute(0, 3, 1, 2)
+        x = F.relu6(convolved(x.contiguous(memory_format=torch.channels_last), "_conv_stem", 2))
         for i, stride in enumerate(_STRIDES):
             block, before = f"_blocks.{i}.", x
             if f"{block}_expand_conv.weight" in read:

@@ -14,6 +14,7 @@ from photographs import (
     checks,
     exam,
     holdout,
+    instructions,
     look,
     loop,
     lora,
@@ -146,6 +147,21 @@ def test_tuned_parameters_are_used(trained: run.Place) -> None:
 def test_every_row_of_the_study_can_be_made(trained: run.Place) -> None:
     made = {name: study.make(name, trained.out) for name in study.NAMES if name not in ("vti", "ict")}
     assert len({m.fingerprint for m in made.values()}) == len(made)
+
+
+def test_answers_made_before_are_taken_from_the_store(
+    trained: run.Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = (trained.out / run.ANSWERS).read_text()
+    assert [json.loads(line)["prompt"] for line in own.splitlines()]
+    store = tmp_path / "store"
+    store.mkdir()
+    for name in (run.TABLE, run.ANSWERS, "smollm2.gguf"):
+        shutil.copyfile((trained.out if name == run.ANSWERS else trained.store) / name, store / name)
+    monkeypatch.setattr(instructions, "answer_all", lambda *_: pytest.fail("nothing is to be made again"))
+    place = dataclasses.replace(trained, store=store, out=tmp_path / "run")
+    assert run.self_answers(run.Run(place, tiny.RECIPE)) == instructions.read(trained.out / run.ANSWERS)
+    assert (place.out / run.ANSWERS).read_text() == own
 
 
 def test_new_shards_are_taken_up_and_tested_ones_refused(store: Path, tmp_path: Path) -> None:
