@@ -120,6 +120,28 @@ FAMILIES: dict[str, Family] = {
         },
         image_settings={"patch_size": 16},
     ),
+    "qwen3_5": Family(
+        like="Qwen/Qwen3.5-4B",
+        processor="Qwen3VLProcessor",
+        image_processor="Qwen2VL",
+        placeholder=_QWEN_PLACE,
+        tokens=_QWEN_TOKENS,
+        ids=_QWEN_IDS,
+        vision={**QWEN_VISION, "patch_size": 16},
+        text={  # three layers with a recurrent state, one with a softmax
+            "head_dim": 256,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e7,
+                "mrope_section": [11, 11, 10],
+                "mrope_interleaved": True,
+                "partial_rotary_factor": 0.25,
+            },
+        },
+        image_settings={"patch_size": 16},
+    ),
     "internvl": Family(
         like="OpenGVLab/InternVL3-8B-hf",
         processor="InternVLProcessor",

@@ -30,6 +30,7 @@ TILE, THUMBNAIL = "tile", "thumbnail"
 EXPECTED: dict[str, list[list[tuple[str, int, int]]]] = {
     "qwen2_5_vl": [[("image", 4, 9)], [("image", 7, 4)]],
     "qwen3_vl": [[("image", 4, 8)], [("image", 6, 4)]],
+    "qwen3_5": [[("image", 4, 8)], [("image", 6, 4)]],
     "internvl": [[(TILE, 16, 16)] * 2 + [(THUMBNAIL, 16, 16)], [(TILE, 16, 16)] * 6 + [(THUMBNAIL, 16, 16)]],
     "smolvlm": [[(TILE, 9, 9)] * 2 + [(THUMBNAIL, 9, 9)], [(TILE, 9, 9)] * 4 + [(THUMBNAIL, 9, 9)]],
     "idefics3": [[(TILE, 13, 13)] * 2 + [(THUMBNAIL, 13, 13)], [(TILE, 13, 13)] * 4 + [(THUMBNAIL, 13, 13)]],
