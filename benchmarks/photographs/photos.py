@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -20,6 +20,7 @@ from seewhen.atomic import replacing
 from seewhen.errors import InvalidInput
 
 SIDE = 224  # pixels; a multiple of the tower's patches of 14
+PIECE = 64  # photographs that travel between processes at once
 Encoded = Sequence[bytes]
 
 
@@ -76,7 +77,16 @@ def decode(pictures: Encoded, side: int) -> np.ndarray:
     return out
 
 
-def load_photos(shards: Iterable[Path], device: str, workers: int = 1, side: int = SIDE) -> Photos:
+def decoders(workers: int) -> Executor | None:
+    """Processes that decode, all of them started; None if it is not worth one."""
+    if workers <= 1:
+        return None
+    pool = ProcessPoolExecutor(workers)
+    list(pool.map(len, [()] * workers))
+    return pool
+
+
+def load_photos(shards: Iterable[Path], device: str, pool: Executor | None = None, side: int = SIDE) -> Photos:
     """All photographs of the shards, on the device."""
     content: dict[int, bytes] = {}
     for shard in shards:
@@ -85,13 +95,8 @@ def load_photos(shards: Iterable[Path], device: str, workers: int = 1, side: int
         raise InvalidInput("There are no photographs.", "Name a folder with train-*.safetensors in it.")
     pictures = list(content.values())
     pixels = torch.empty((len(pictures), side, side, 3), dtype=torch.uint8, device=device)
-    piece = 256
-    cuts = [pictures[i : i + piece] for i in range(0, len(pictures), piece)]
-    if workers > 1:
-        with ProcessPoolExecutor(workers) as pool:
-            _fill(pixels, pool.map(decode, cuts, repeat(side)))
-    else:
-        _fill(pixels, map(decode, cuts, repeat(side)))
+    cuts = [pictures[i : i + PIECE] for i in range(0, len(pictures), PIECE)]
+    _fill(pixels, (pool.map if pool else map)(decode, cuts, repeat(side)))
     return Photos(torch.tensor(list(content)), pixels)
 
 

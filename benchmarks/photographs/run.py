@@ -28,8 +28,9 @@ from photographs import (
     tower,
 )
 from photographs.distil import Lessons
+from photographs.growing import Growing
 from photographs.loop import Log, load_weights, save_weights
-from photographs.photos import Photos, load_photos
+from photographs.photos import Photos, decoders, load_photos
 from photographs.recipe import Recipe
 from photographs.tower import Scores
 from seewhen.errors import InvalidInput
@@ -60,6 +61,8 @@ class Run:
 
     def __init__(self, place: Place, recipe: Recipe) -> None:
         self.place, self.recipe = place, recipe
+        # Before anything touches the GPU: processes split off later would carry its threads' locks along.
+        self.pool = decoders(place.workers)
         place.out.mkdir(parents=True, exist_ok=True)
         self.log = Log(place.out / "log.jsonl")
         self.categories, self.objects = holdout.load_table(place.store / TABLE)
@@ -77,8 +80,7 @@ class Run:
         return found.to(self.place.device)
 
     def load(self, shards: list[Path]) -> Photos:
-        side = self.tower.config.image_size
-        return load_photos(shards, self.place.device, self.place.workers, side)
+        return load_photos(shards, self.place.device, self.pool, self.tower.config.image_size)
 
     @cached_property
     def validation(self) -> Photos:
@@ -91,7 +93,7 @@ class Run:
 
     @cached_property
     def training(self) -> Growing:
-        return Growing(self)
+        return Growing(self.place.store, self.load, self.labels, self.log)
 
     # Parts of the model
 
@@ -136,39 +138,6 @@ class Run:
         self.log(stage=stage, note="done")
 
 
-class Growing:
-    """Training photographs of the shards that are there; looks for new ones as it goes."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._known: list[Path] = []
-        self.photos = Photos(torch.zeros(0, dtype=torch.long), torch.zeros(0))
-        self.labels = torch.zeros(0)
-        self.grow()
-
-    def grow(self) -> None:
-        new = [p for p in sorted(self._run.place.store.glob("train-*.safetensors")) if p not in self._known]
-        if not new:
-            return
-        more = self._run.load(new)
-        tested = frozenset().union(*holdout.read().values())
-        if any(number in tested for number in more.numbers.tolist()):
-            raise InvalidInput("A training shard holds held-out photographs.", "Make the shards again.")
-        labels = self._run.labels(more.numbers)
-        if self._known:
-            more = Photos(
-                torch.cat([self.photos.numbers, more.numbers]), torch.cat([self.photos.pixels, more.pixels])
-            )
-            labels = torch.cat([self.labels, labels])
-        self.photos, self.labels = more, labels
-        self._known += new
-        self._run.log(note="photographs", shards=len(self._known), photographs=len(more))
-
-    def batch(self, size: int) -> tuple[Tensor, Tensor]:
-        chosen = torch.randint(0, len(self.photos), (size,), device=self.labels.device)
-        return self.photos.pixels[chosen], self.labels[chosen]
-
-
 def train_tower(run: Run) -> None:
     """Stage one."""
     stage = run.recipe.tower
@@ -184,8 +153,8 @@ def train_tower(run: Run) -> None:
     exam = (run.validation.pixels, run.labels(run.validation.numbers))
 
     def batch_of(step: int) -> tuple[Tensor, Tensor]:
-        if step % 100 == 0:
-            growing.grow()
+        if step % 50 == 0:
+            growing.look()
         return growing.batch(stage.batch)
 
     def keep(step: int) -> None:

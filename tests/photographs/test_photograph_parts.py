@@ -102,8 +102,11 @@ def test_shards_give_back_their_photographs(tmp_path: Path) -> None:
     content = {n: tiny._picture(rng) for n in (9, 4, 123456)}
     photos.write_shard(tmp_path / "a.safetensors", content)
     assert photos.read_shard(tmp_path / "a.safetensors") == content
-    one = photos.load_photos([tmp_path / "a.safetensors"], "cpu", 1, tiny.SIDE)
-    two = photos.load_photos([tmp_path / "a.safetensors"], "cpu", 2, tiny.SIDE)
+    one = photos.load_photos([tmp_path / "a.safetensors"], "cpu", None, tiny.SIDE)
+    pool = photos.decoders(2)
+    assert pool is not None and photos.decoders(1) is None
+    with pool:
+        two = photos.load_photos([tmp_path / "a.safetensors"], "cpu", pool, tiny.SIDE)
     assert one.numbers.tolist() == [9, 4, 123456]
     assert torch.equal(one.pixels, two.pixels) and one.pixels.shape == (3, tiny.SIDE, tiny.SIDE, 3)
 

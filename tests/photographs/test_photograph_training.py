@@ -174,9 +174,15 @@ def test_new_shards_are_taken_up_and_tested_ones_refused(store: Path, tmp_path: 
     state.training.grow()
     assert len(state.training.photos) == len(state.training.labels) == 2 * few
     assert state.training.labels.any(1).all()
+    shutil.copyfile(store / "train-00.safetensors", folder / "train-02.safetensors")
+    for _ in range(2):  # the first look begins to decode, a later one takes up what is ready
+        state.training.look()
+        state.training._aside.submit(int).result()
+    assert len(state.training.photos) == len(state.training.labels) == 3 * few
+    (folder / "train-02.safetensors").unlink()
     tested = next(iter(holdout.read()["pope"]))
     picture = next(iter(photos.read_shard(store / "heldout-00.safetensors").values()))
-    photos.write_shard(folder / "train-02.safetensors", {tested: picture})
+    photos.write_shard(folder / "train-03.safetensors", {tested: picture})
     with pytest.raises(InvalidInput, match="held-out"):
         state.training.grow()
 
