@@ -199,7 +199,10 @@ def shared_gpu(wanted: bool, folder: Path) -> Iterator[dict[str, str]]:
 
 
 def supervise(command: list[str], processes: int, seconds: float, logs: Path, environment: dict[str, str]) -> None:
-    """Keep so many processes at work; one that ended with an error is replaced."""
+    """Keep so many processes at work until the time is over or someone asks for the end (SIGTERM); one that ended
+    with an error is replaced."""
+    from seewhen.runs.engine import stop_on_signals
+
     deadline = time.monotonic() + seconds
     running: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -209,13 +212,13 @@ def supervise(command: list[str], processes: int, seconds: float, logs: Path, en
 
     for place in range(processes):
         start(place)
-    while running and time.monotonic() < deadline:
-        for place, process in list(running.items()):
-            if process.poll() is not None:
-                del running[place]
-                if process.returncode:
-                    start(place)
-        time.sleep(0.5)
+    with stop_on_signals() as stop:
+        while running and time.monotonic() < deadline and not stop.wait(0.5):
+            for place, process in list(running.items()):
+                if process.poll() is not None:
+                    del running[place]
+                    if process.returncode:
+                        start(place)
     for process in running.values():
         process.terminate()  # the batch at hand is finished and kept
     patience = time.monotonic() + 30
