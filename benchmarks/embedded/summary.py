@@ -47,43 +47,6 @@ def table(groups: list[dict], columns: list[tuple[str, dict, str]]) -> str:
     return "\n".join(lines)
 
 
-SHOWN = {
-    "chair": (("CHAIR_s", "chair_s"), ("CHAIR_i", "chair_i"), ("recall", "recall")),
-    "pope": (("accuracy", "accuracy"),),
-    "mme": (("MME (800)", "hallucination"),),
-}
-
-
-def shorter(groups: list[dict]) -> str:
-    """Runs over fewer scenes or seeds, beside regular decoding on the same ones."""
-    lines = [
-        "| method | part | scenes x seeds | metric | value | regular, same scenes |",
-        "|---|---|--:|---|--:|--:|",
-    ]
-    rows = []
-    for group in groups:
-        facts = group["facts"]
-        alike = [g["facts"] for g in groups if same(g["facts"], facts)]
-        if facts["samples"] == max(f["samples"] for f in alike):
-            continue
-        methods = {name(m): m for m in group["methods"]}
-        regular = methods.pop("regular")
-        methods.pop("min-p", None)
-        mode = "greedy" if facts["decoding"] == "greedy" else "sampled"
-        part = f"{facts['benchmark'].upper()} {facts['split']}, {mode}"
-        scale = f"{facts['images']} x {facts['seeds']}"
-        for label, method in methods.items():
-            for title, metric in SHOWN[facts["benchmark"]]:
-                values = f"{cell(method, metric)} | {cell(regular, metric)}"
-                rows.append(f"| {label} | {part} | {scale} | {title} | {values} |")
-    return "\n".join(lines + sorted(rows))
-
-
-def same(a: dict, b: dict) -> bool:
-    """Whether two groups differ in nothing but how many answers they have."""
-    return all(a[key] == b[key] for key in a if key not in ("samples", "images", "seeds"))
-
-
 def main() -> None:
     """Print all tables."""
     groups = json.loads(Path(sys.argv[1]).read_text())["groups"]
@@ -102,8 +65,6 @@ def main() -> None:
             columns = [(f"POPE {s} ↑", pope, f"{part}-{s}/accuracy") for s in ("random", "popular", "adversarial")]
             columns += [("POPE all ↑", pope, "accuracy"), ("MME (800) ↑", mme, "hallucination")]
             print(table(groups, columns))
-    print("\n### Shorter runs\n")
-    print(shorter(groups))
 
 
 if __name__ == "__main__":

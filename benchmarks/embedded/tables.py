@@ -40,8 +40,8 @@ NAMES = (  # noqa: SIM905
 ).split()
 
 
-def methods(runs: Path) -> dict[str, Method]:
-    """The table's rows."""
+def methods() -> dict[str, Method]:
+    """The table's rows. Directions are named relative to the folder of the runs, so that it can be moved."""
     from seewhen.methods import method
     from seewhen.runs.controls import Part
 
@@ -51,7 +51,7 @@ def methods(runs: Path) -> dict[str, Method]:
     rows["cai:paper"] = method("cai:paper")
     rows["cai:reference"] = method("cai:reference:llava-1.5/coco/adversarial")
     for name in ("vti", "ict"):
-        rows[name] = method(name, directions=str(runs / f"{name}.safetensors"))
+        rows[name] = method(name, directions=f"{name}.safetensors")
     # Eight standard deviations, fitted to a 7B model, are far too many for this one; one is the plain choice.
     rows["ict:1"] = rows["ict"].replace(image_strength=1.0, object_strength=1.0)
     return rows | {name: method(name) for name in NAMES if name not in rows}
@@ -71,9 +71,9 @@ class Unit:
         return f"{self.method} {self.bench}{self.tokens or ''} {self.part} {self.seeds or 'greedy'}"
 
 
-def units(names: list[str], runs: Path) -> list[Unit]:
+def units(names: list[str]) -> list[Unit]:
     """All runs in the order in which they start: slow methods first in each benchmark."""
-    rows, found = methods(runs), []
+    rows, found = methods(), []
     for bench, tokens in BENCHMARKS:
         for name in names:
             ways: list[int | None] = [] if rows[name].samples_only else [None]
@@ -116,7 +116,7 @@ def work(waiting: Any, stop: Any, runs: Path, scenes: int, batch: int) -> None:
 
     # The end comes by SIGTERM, which `evaluate` understands while it answers; at other times it must not kill.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    rows = methods(runs)
+    rows = methods()
     while not stop.is_set():
         try:
             unit: Unit = waiting.get(timeout=0.2)
@@ -151,17 +151,18 @@ def main() -> None:
     deadline = time.monotonic() + options.seconds
     names = options.methods.split(",")
     options.runs.mkdir(parents=True, exist_ok=True)
+    os.chdir(options.runs)
     os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     for name in ("vti", "ict"):
-        file = options.runs / f"{name}.safetensors"
+        file = Path(f"{name}.safetensors")
         if {name, f"{name}:1"} & set(names) and not file.exists():
             fit = "import sys; from seewhen.cli import main; sys.argv[0] = 'seewhen'; main()"
             subprocess.run([sys.executable, "-c", fit, "calibrate", name, "--out", str(file)], check=True)
     context = multiprocessing.get_context("spawn")
     waiting, stop = context.Queue(), context.Event()
-    for unit in units(names, options.runs):
+    for unit in units(names):
         waiting.put(unit)
-    arguments = (waiting, stop, options.runs, options.scenes, options.batch)
+    arguments = (waiting, stop, Path(), options.scenes, options.batch)
     workers = [context.Process(target=work, args=arguments) for _ in range(options.processes)]
     for worker in workers:
         worker.start()

@@ -14,7 +14,7 @@ HOW = {
     "compiled equals eager",
     "processor": "published structure at tiny width, loaded from a checkpoint directory with its own processor: "
     "tiles, thumbnails and several images lie where the overlays show them",
-    "full size": "real size with random weights on a GPU: saved in the published layout and loaded again with equal "
+    "full size": "real size with random weights on a GPU: saved in the published layout, loaded again with equal "
     "logits, decoded with six methods, a closed gate is stock bit for bit; times are in benchmarks/backbones",
     "golden": "equal to numbers computed with the original code",
 }

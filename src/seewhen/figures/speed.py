@@ -62,5 +62,8 @@ def _lines(axes: matplotlib.axes.Axes, costs: Sequence[Cost], along: str, value:
     axes.set_xlabel(_WORDS[along])
     axes.set_ylabel(_WORDS[value])
     axes.set_xscale("log", base=2)
+    places = sorted({getattr(cost, along) for cost in costs})
+    axes.set_xticks(places, [f"{place:,}" for place in places])
+    axes.minorticks_off()
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=7)

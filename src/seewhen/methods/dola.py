@@ -161,6 +161,8 @@ class DoLa(Method):
         if self.layer_per == "batch":
             distances = distances.mean(dim=1, keepdim=True).expand_as(distances)
         choice = distances.argmax(dim=0)
-        recorder.write("early_layer", torch.tensor(list(states), device=device)[choice])
+        # Not a tensor of the layers, indexed: copying one to the device cannot be captured.
+        numbers = [layer * (choice == place) for place, layer in enumerate(states)]
+        recorder.write("early_layer", torch.stack(numbers).sum(dim=0))
         chosen = early.gather(0, choice[None, :, None].expand(1, -1, final.shape[-1]))[0]
         return cut(final - chosen, final, self.relative_top)

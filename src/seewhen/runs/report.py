@@ -182,7 +182,15 @@ def analyse(runs: Sequence[Run]) -> list[Group]:
                 break
         else:
             groups.append([run])
+    groups.sort(key=lambda group: _place(group[0]))
     return [_group(group) for group in groups]
+
+
+def _place(run: Run) -> tuple[str, str, bool, int]:
+    """Where a group stands in the report: by benchmark, part, decoding, then length."""
+    asked, decoding = run.config["benchmark"], run.config["decoding"]
+    sampled = decoding["mode"] != "greedy"
+    return asked["name"], asked["split"] or "", sampled, int(decoding["max_new_tokens"])
 
 
 def _group(runs: Sequence[Run]) -> Group:

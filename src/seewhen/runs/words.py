@@ -8,6 +8,19 @@ from typing import Any
 from seewhen.runs.published import Cell, method_title
 from seewhen.runs.report import Comparison, Group, Line, Metric
 
+# Names that are not in the paper's tables, as their authors spell them.
+_SPELLINGS = {
+    "min-p": "Regular + min-p",
+    "icd": "ICD",
+    "m3id": "M3ID",
+    "opera": "OPERA",
+    "vti": "VTI",
+    "ict": "ICT",
+    "agla": "AGLA",
+    "locore": "LocoRE",
+    "memvr": "MemVR",
+}
+
 
 def number(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 1000 else f"{value:.1f}"
@@ -22,12 +35,12 @@ def p_value(p: float) -> str:
 
 
 def title(label: str) -> str:
-    """How a method is called in a table: the paper's spelling where it has one."""
+    """How a method is called in a table: the paper's spelling where it has one, else its authors'."""
     for ending, words in (("-attention", ", attention only"), ("-contrast", ", contrast only")):
         if label.endswith(ending):
             return title(label.removesuffix(ending)) + words
     name, _, rest = label.partition(" ")
-    return (method_title(name) if name != "min-p" else "Regular + min-p") + (f" {rest}" if rest else "")
+    return _SPELLINGS.get(name, method_title(name)) + (f" {rest}" if rest else "")
 
 
 def measured(entry: Mapping[str, Any], mark: str = "") -> str:

@@ -77,6 +77,7 @@ class Captured:
     cache: Any
     sequence: Any
     signature: tuple[Any, ...]
+    captured: bool = False  # as a CUDA graph; without a GPU, and where that fails, the step runs as it is
 
 
 class Chooser:
@@ -173,7 +174,7 @@ class FastLoop:
             step.run()  # the second token; from here on everything is warm
             self._put(step, tape, choose)
             if tape.ids.is_cuda:
-                step.run = _captured(step.run)
+                step.run, step.captured = _captured(step.run)
             self.kept.append(step)
             del self.kept[:-_KEPT]
         while tape.start + tape.queued < tape.ids.shape[1] and not tape.finished:
@@ -302,8 +303,8 @@ def _masks(template: Any, live: Tensor) -> Any:
     return torch.zeros_like(live, dtype=template.dtype).masked_fill(~live, torch.finfo(template.dtype).min)
 
 
-def _captured(step: Callable[[], None]) -> Callable[[], None]:
-    """The step as a CUDA graph. Capturing records and runs nothing. What cannot be captured stays as it is."""
+def _captured(step: Callable[[], None]) -> tuple[Callable[[], None], bool]:
+    """The step as a CUDA graph, and True. Capturing runs nothing. What cannot be captured stays as it is."""
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     try:
@@ -313,10 +314,10 @@ def _captured(step: Callable[[], None]) -> Callable[[], None]:
         reason = str(error).splitlines()[0]
         warnings.warn(f"The decoding step cannot be captured, so it runs uncaptured: {reason}", stacklevel=2)
         torch.cuda.synchronize()
-        return step
+        return step, False
 
     def replay() -> None:
         graph.replay()
 
     replay.step = step  # type: ignore[attr-defined]  # what the step holds must live as long as its graph
-    return replay
+    return replay, True

@@ -36,7 +36,7 @@ class Cost:
     """One method at one batch size."""
 
     method: str
-    way: str  # off or graph
+    way: str  # off, graph, or uncaptured where the step could not be captured (on a CPU, say)
     batch: int
     prompt_tokens: int
     image_tokens: int
@@ -171,7 +171,7 @@ def _cost(runner: _Runner, batch: int, backbone: Backbone, bandwidth: float) -> 
     columns = ids.shape[1] + runner.tokens // 2
     return Cost(
         method=runner.name,
-        way="off" if attachment.way is None else "graph",
+        way=_way(attachment),
         batch=batch,
         prompt_tokens=ids.shape[1],
         image_tokens=images,
@@ -185,6 +185,12 @@ def _cost(runner: _Runner, batch: int, backbone: Backbone, bandwidth: float) -> 
         first_call_s=runner.first_call_s,
         floor_ms=1000 * bytes_per_step(backbone, batch, columns) / bandwidth,
     )
+
+
+def _way(attachment: Attachment) -> str:
+    if attachment.loop is None:
+        return "off"
+    return "graph" if any(step.captured for step in attachment.loop.kept) else "uncaptured"
 
 
 def _compared(found: list[Cost]) -> list[Cost]:
