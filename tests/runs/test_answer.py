@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -49,6 +50,32 @@ def test_a_batch_equals_its_single_samples(answerer, seed):
     assert [a.text for a in together] == [a.text for a in backwards]
     assert all(0 < answer.tokens <= 5 for answer in together)
     assert all(0 <= answer.facts["fired"] <= 1 for answer in together)
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize(
+    "method", [CAI, seewhen.method("regular"), seewhen.method("vcd", noise_seed=3)], ids=lambda m: m.name
+)
+def test_fast_decoding_gives_the_same_answers(checkpoint, method, seed):
+    """Also with a prefix that the questions about one image share, and noise drawn on the host."""
+    answers = []
+    for fast in ("off", "graph"):
+        made = ModelAnswerer(str(checkpoint), method.to_json(), max_new_tokens=6, device="cpu", fast=fast)
+        try:
+            answers.append(made.answer(tasks(), seed) + made.answer(tasks(4)[::-1], seed))
+        finally:
+            made.close()
+    assert answers[0] == answers[1]
+
+
+def test_fast_decoding_is_another_run(checkpoint, tmp_path):
+    ask = Ask("pope", split="test", scenes=2, limit=6, model=str(checkpoint), max_new_tokens=3)
+    plain, _ = evaluate(ask, seewhen.method("regular"), tmp_path)
+    quick, _ = evaluate(replace(ask, fast=True), seewhen.method("regular"), tmp_path)
+    assert plain != quick
+    assert "fast" not in read_run(plain).config["decoding"] and read_run(quick).config["decoding"]["fast"]
+    with pytest.raises(RunConflict, match="fast"):
+        evaluate(replace(ask, fast=True), seewhen.method("regular"), tmp_path, directory=plain)
 
 
 @pytest.mark.parametrize(("name", "seed"), [("saliency", 0), ("saliency", 1), ("opera", None)])

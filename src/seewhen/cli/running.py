@@ -49,6 +49,12 @@ class AskFlags:
     batch: Annotated[
         int, typer.Option("--batch", help="Samples answered together; halved when memory runs out.")
     ] = 24
+    fast: Annotated[
+        bool,
+        typer.Option(
+            "--fast", help="Captured decoding where it applies (one GPU): faster, equal but for rounding."
+        ),
+    ] = False
     seeds: Annotated[
         int | None, typer.Option("--seeds", help="Sample with this many seeds; without it decoding is greedy.")
     ] = None

@@ -31,6 +31,7 @@ from seewhen.runs.features import shared_features
 from seewhen.runs.pictures import open_picture
 from seewhen.runs.prefix import PrefixHook, can_share, lay_out
 from seewhen.runs.work import Answer, Task
+from seewhen.speed import Fast
 from seewhen.tilting import Tilt
 
 
@@ -57,7 +58,8 @@ class OwnNoise(LogitsProcessor):
 
 class ModelAnswerer:
     """Answers tasks with a model. `method` is a description as `Method.to_json` gives it; `loading` holds
-    arguments of `seewhen.load`."""
+    arguments of `seewhen.load`. With `fast` other than "off", answers may depend on the size of the batch through
+    rounding: our kernels take up to sixteen rows, more go the stock way."""
 
     def __init__(
         self,
@@ -68,6 +70,7 @@ class ModelAnswerer:
         temperature: float = 1.0,
         device: str | None = None,
         loading: Mapping[str, Any] | None = None,
+        fast: Fast = "off",
     ) -> None:
         self._model, self._processor = _loaded(model, device, tuple(sorted((loading or {}).items())))
         self._tokenizer = getattr(self._processor, "tokenizer", self._processor)
@@ -78,8 +81,7 @@ class ModelAnswerer:
         self._shares = _may_share(parts)
         self._max_new_tokens, self._raw, self._temperature = max_new_tokens, raw_prompt, temperature
         self._open = ExitStack()
-        # Not the fast loop: its kernels round otherwise for more rows, and answers must not depend on the batch.
-        self._handle = self._open.enter_context(attach(self._model, self._method, fast="off"))
+        self._handle = self._open.enter_context(attach(self._model, self._method, fast=fast))
         self._backbone, self._prefix = backbone, None
         if self._shares and can_share(backbone):
             # After the method's own hooks: these see the whole prompt, what follows reads only the rest.

@@ -64,6 +64,7 @@ class Ask:
     quantization: str | None = None
     adapter: str | None = None
     batch: int = 24
+    fast: bool = False  # captured decoding where it applies
 
     def __post_init__(self) -> None:
         for name in ("scenes", "limit", "seeds", "max_new_tokens"):
@@ -279,6 +280,8 @@ def configuration(
             "mode": "sample" if ask.sampled else "greedy",
             "temperature": ask.temperature if ask.sampled else None,
             "max_new_tokens": ask.tokens(benchmark),
+            # Rounds otherwise, so it is another run. Left out when off: runs made before it existed go on.
+            **({"fast": True} if ask.fast else {}),
         },
         "image_backend": image_backend(),
         "versions": package_versions(),
@@ -353,6 +356,7 @@ def evaluate(
         "raw_prompt": ask.style_of(benchmark)[1].wrapper is not None,
         "temperature": ask.temperature,
         "loading": ask.loading(),
+        "fast": "auto" if ask.fast else "off",
     }
     seeds = tuple(range(ask.seeds or 1))
 
