@@ -55,7 +55,7 @@ MISTAKES = {
     "describe nowhere.png": "no file nowhere.png",
     "describe nowhere.png --method bogus": "no method 'bogus'",
     "compare nowhere.png --methods regular,bogus": "no method 'bogus'",
-    "ask nowhere.png Why? --model ./nowhere": "no directory ./nowhere",
+    "ask nowhere.png Why? --model ./nowhere": "no file nowhere.png",
     "methods bogus": "no method 'bogus'",
 }
 
