@@ -65,7 +65,8 @@ def make_photographs(options: argparse.Namespace) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
 
     free = photos.names_in(options.photographs, ["train2017/"])
-    tested = sorted(n for n in held_out if n in where)
+    # Validation first: training looks at it from the first step on, at the rest only when it is over.
+    tested = sorted((n for n in held_out if n in where), key=lambda n: (n not in lists["validation"], n))
     order = holdout.training_order(objects, free, held_out)
     for kind, numbers, quality in (("heldout", tested, TEST_QUALITY), ("train", order, TRAIN_QUALITY)):
         cut = photos.shards_of(encoded(where, numbers, quality), SHARD_BYTES, options.shards)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from photographs import dino, distil, loop, run, teachers, tiny, tower
+from photographs import dino, distil, loop, recipe, run, teachers, tiny, tower
 from seewhen.errors import InvalidInput
 
 
@@ -96,8 +96,8 @@ def test_lessons_can_be_learned_and_move_only_the_pupil() -> None:
 
 def test_a_stage_with_a_teacher_learns_from_both_and_goes_on(store: Path, tmp_path: Path) -> None:
     place = run.Place(store, tmp_path / "one", "cpu", 1)
-    recipe = dataclasses.replace(tiny.RECIPE, tower=dataclasses.replace(tiny.RECIPE.tower, steps=30))
-    state = run.Run(place, recipe)
+    longer = dataclasses.replace(tiny.RECIPE, tower=dataclasses.replace(tiny.RECIPE.tower, steps=30))
+    state = run.Run(place, longer)
     run.train_tower(state)
     lines = [json.loads(line) for line in (place.out / "log.jsonl").read_text().splitlines()]
     told = [line for line in lines if "taught" in line]
@@ -107,7 +107,7 @@ def test_a_stage_with_a_teacher_learns_from_both_and_goes_on(store: Path, tmp_pa
     again = dataclasses.replace(place, out=tmp_path / "two")
     again.out.mkdir()
     loop.save_weights(weights, again.out / "tower.part.safetensors", step=29)
-    later = run.Run(again, recipe)
+    later = run.Run(again, longer)
     run.train_tower(later)
     moved = later.lessons.guess.weight.detach() - weights["guess.weight"]  # type: ignore[union-attr]
     assert moved.norm() < 0.1 * weights["guess.weight"].norm()  # one small step, not a fresh start
@@ -131,3 +131,11 @@ def test_heads_learn_faster_than_layers() -> None:
     groups = tower.layer_groups(model, heads, tiny.RECIPE.tower)
     fastest = max(groups, key=lambda group: group["lr"])
     assert len(fastest["params"]) == 4 and fastest["params"][0] is heads[0].weight
+
+
+def test_the_recipe_takes_a_weight_that_the_committed_trial_found_to_help() -> None:
+    told = json.loads(Path(distil.__file__).with_name("distil.json").read_text("utf-8"))["trials"]
+    chosen = [its for its in told.values() if its["trial"]["distil"] == recipe.Recipe().tower.distil]
+    assert len(chosen) == 1 and chosen[0]["minus plain"]["low"] > 0
+    same = [{**its["trial"], "distil": None} for its in told.values()]
+    assert all(trial == same[0] for trial in same)  # nothing but the weight differs
