@@ -193,14 +193,13 @@ def memory() -> None:
     model, inputs = tiny.model("llava"), tiny.inputs("llava", rows=1)
     gc.collect()
     gc.disable()
-    for name in ("regular", "cai", "vcd"):
-        attachment = Attachment.of(model, name, fast="graph")
-        with attachment.placed():
-            model.generate(**inputs, max_new_tokens=4, do_sample=False)
-        (step,) = attachment.loop.kept
-        held = [weakref.ref(thing) for thing in (step, step.cache, step.cache.layers[0], step.sequence)]
-        del attachment, step
-        assert [thing() for thing in held] == [None] * 4, name
+    attachment = Attachment.of(model, "cai", fast="graph")
+    with attachment.placed():
+        model.generate(**inputs, max_new_tokens=2, do_sample=False)
+    (step,) = attachment.loop.kept
+    held = [weakref.ref(thing) for thing in (step, step.cache, step.cache.layers[0], step.sequence)]
+    del attachment, step
+    assert [thing() for thing in held] == [None] * 4
 
 
 def loops() -> None:
