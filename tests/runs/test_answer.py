@@ -176,6 +176,22 @@ def test_own_noise_samples_the_distribution():
     assert bool((OwnNoise(seeds)(None, torch.tensor([[0.0, -torch.inf]]).expand(4000, 2)).argmax(-1) == 0).all())
 
 
+def test_a_row_that_has_ended_draws_no_more_noise_and_others_are_as_alone():
+    scores, (first, second) = torch.randn(2, 50), (stream_seed(0, "a"), stream_seed(0, "b"))
+    noise, alone = OwnNoise([first, second], ends={7}), OwnNoise([second], ends={7})
+    drawn = [
+        torch.tensor([[7], [7]]),
+        torch.tensor([[7], [3]]),
+        torch.tensor([[0], [4]]),
+    ]  # the prompt may end in a 7
+    for step, ids in enumerate(drawn):
+        both = noise(ids, scores)
+        assert torch.equal(both[1], alone(ids[1:], scores[1:])[0])
+        assert torch.equal(both[0], scores[0]) == (step > 0)
+    plain = torch.empty(50).exponential_(generator=torch.Generator().manual_seed(first))
+    assert torch.equal(OwnNoise([first])(None, scores[:1])[0], scores[0] - plain.log())
+
+
 def test_a_broken_image_is_an_error_of_its_own(answerer, tmp_path):
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"\xff\xd8 this is not a picture")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from functools import lru_cache
 from typing import Any
@@ -41,18 +41,29 @@ def stream_seed(seed: int, name: str) -> int:
 
 
 class OwnNoise(LogitsProcessor):
-    """Adds each row's own Gumbel noise to its scores at temperature T: the largest is then a sample."""
+    """Adds each row's own Gumbel noise to its scores at temperature T: the largest is then a sample.
 
-    def __init__(self, seeds: Sequence[int], temperature: float = 1.0) -> None:
+    A row that has drawn one of the `ends` gets no more noise: what follows is padding, and noise takes
+    longer than a small model.
+    """
+
+    def __init__(self, seeds: Sequence[int], temperature: float = 1.0, ends: Collection[int] = ()) -> None:
         self._streams = [torch.Generator().manual_seed(seed) for seed in seeds]
-        self._temperature = temperature
+        self._temperature, self._ends = temperature, ends
+        self._over: list[bool] | None = None  # nothing is drawn yet
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if self._over is None:
+            self._over = [False] * len(self._streams)
+        elif self._ends:
+            drawn = input_ids[:, -1].tolist()
+            self._over = [over or token in self._ends for over, token in zip(self._over, drawn, strict=True)]
         # -log of an exponential variable is a Gumbel variable. Drawn on the CPU: a GPU's generator
         # gives other numbers on other cards.
-        waits = torch.stack(
-            [torch.empty(scores.shape[-1]).exponential_(generator=stream) for stream in self._streams]
-        )
+        waits = torch.ones(scores.shape)
+        for row, stream, over in zip(waits, self._streams, self._over, strict=True):
+            if not over:
+                row.exponential_(generator=stream)
         return scores.float() / self._temperature - waits.log().to(scores.device)
 
 
@@ -75,6 +86,8 @@ class ModelAnswerer:
         self._model, self._processor = _loaded(model, device, tuple(sorted((loading or {}).items())))
         self._tokenizer = getattr(self._processor, "tokenizer", self._processor)
         self._method = from_json(dict(method)).prepare(self._tokenizer)
+        eos = self._model.generation_config.eos_token_id
+        self._ends = frozenset([eos] if isinstance(eos, int) else eos or ())
         backbone = Backbone.of(self._model)
         parts = self._method.parts(backbone)
         self._tilts = bool(parts.interventions) and all(isinstance(i, Tilt) for i in parts.interventions)
@@ -139,9 +152,7 @@ class ModelAnswerer:
 
     def _up_to_end(self, tokens: list[int]) -> list[int]:
         """Tokens up to and with the first that ends the answer; what follows is padding."""
-        eos = self._model.generation_config.eos_token_id
-        ends = {eos} if isinstance(eos, int) else set(eos or ())
-        last = next((i for i, token in enumerate(tokens) if token in ends), len(tokens) - 1)
+        last = next((i for i, token in enumerate(tokens) if token in self._ends), len(tokens) - 1)
         return tokens[: last + 1]
 
     def _fired(self, rows: Sequence[Sequence[int]]) -> list[dict[str, float]]:
@@ -170,7 +181,7 @@ class ModelAnswerer:
             return options | {"generators": streams}
         options["do_sample"] = False
         if seed is not None:
-            noise = OwnNoise([stream_seed(seed, task.id) for task in tasks], self._temperature)
+            noise = OwnNoise([stream_seed(seed, task.id) for task in tasks], self._temperature, self._ends)
             options["logits_processor"] = LogitsProcessorList([noise])
         return options
 
