@@ -58,7 +58,8 @@ def asks(run: Path, limit: int | None = None, batch: int = BATCH, part: str = "t
     from seewhen.runs.evaluate import Ask
 
     exam = run / "exam" / part
-    common: dict[str, Any] = {"data": str(exam), "model": str(run / "model"), "batch": batch}
+    # Streams of noise for 49,152 words, drawn on the CPU, would take longer than the model.
+    common: dict[str, Any] = {"data": str(exam), "model": str(run / "model"), "batch": batch, "noise": "hash"}
     told: dict[str, Any] = {"image_list": str(exam / "chair.txt"), "limit": limit}
     # `limit` counts samples: POPE has six for each photograph and kind.
     asked: dict[str, Any] = {"split": "coco", "limit": limit and 18 * limit}

@@ -8,11 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import seewhen
-from seewhen.runs.answer import ModelAnswerer, OwnNoise, stream_seed
+from seewhen.runs.answer import ModelAnswerer
 from seewhen.runs.controls import Part, from_json, label, with_controls
 from seewhen.runs.evaluate import Ask, directory_fingerprint, evaluate, light_backbone
+from seewhen.runs.noise import HashedNoise, OwnNoise, hashed_uniform, stream_seed
 from seewhen.runs.pictures import open_picture, scene_source
 from seewhen.runs.store import RunConflict, read_run
 from seewhen.runs.work import Task
@@ -66,6 +69,18 @@ def test_fast_decoding_gives_the_same_answers(checkpoint, method, seed):
         finally:
             made.close()
     assert answers[0] == answers[1]
+
+
+def test_other_noise_is_another_run_where_it_is_drawn(checkpoint, tmp_path):
+    ask = Ask("pope", split="test", scenes=2, limit=6, model=str(checkpoint), max_new_tokens=3, noise="hash")
+    greedy, _ = evaluate(ask, seewhen.method("regular"), tmp_path)
+    drawn, _ = evaluate(replace(ask, seeds=1), seewhen.method("regular"), tmp_path)
+    assert (
+        "noise" not in read_run(greedy).config["decoding"]
+        and read_run(drawn).config["decoding"]["noise"] == "hash"
+    )
+    with pytest.raises(seewhen.SeewhenError, match="no noise 'pink'"):
+        replace(ask, noise="pink")
 
 
 def test_fast_decoding_is_another_run(checkpoint, tmp_path):
@@ -165,15 +180,16 @@ def test_seeds_differ_and_repeat(answerer):
     assert [a.text for a in first] != [a.text for a in other]
 
 
-def test_own_noise_samples_the_distribution():
+@pytest.mark.parametrize("kind", [OwnNoise, HashedNoise])
+def test_own_noise_samples_the_distribution(kind):
     scores = torch.tensor([0.7, 0.2, 0.1]).log().expand(4000, 3)
     seeds = [stream_seed(3, str(k)) for k in range(4000)]
-    chosen = OwnNoise(seeds)(None, scores).argmax(dim=-1)
+    chosen = kind(seeds)(None, scores).argmax(dim=-1)
     shares = np.bincount(chosen.numpy(), minlength=3) / 4000
     assert shares == pytest.approx([0.7, 0.2, 0.1], abs=0.025)
-    cold = OwnNoise(seeds, temperature=0.25)(None, scores).argmax(dim=-1)
+    cold = kind(seeds, temperature=0.25)(None, scores).argmax(dim=-1)
     assert float((cold == 0).float().mean()) == pytest.approx(0.7**4 / (0.7**4 + 0.2**4 + 0.1**4), abs=0.02)
-    assert bool((OwnNoise(seeds)(None, torch.tensor([[0.0, -torch.inf]]).expand(4000, 2)).argmax(-1) == 0).all())
+    assert bool((kind(seeds)(None, torch.tensor([[0.0, -torch.inf]]).expand(4000, 2)).argmax(-1) == 0).all())
 
 
 def test_a_row_that_has_ended_draws_no_more_noise_and_others_are_as_alone():
@@ -190,6 +206,32 @@ def test_a_row_that_has_ended_draws_no_more_noise_and_others_are_as_alone():
         assert torch.equal(both[0], scores[0]) == (step > 0)
     plain = torch.empty(50).exponential_(generator=torch.Generator().manual_seed(first))
     assert torch.equal(OwnNoise([first])(None, scores[:1])[0], scores[0] - plain.log())
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_hashed_numbers_are_those_of_splitmix64(key):
+    """Against plain integers: what a device wraps around must come out the same everywhere."""
+    state, mask = key % 2**64, 2**64 - 1
+    for found in hashed_uniform(torch.tensor([key]), 4)[0].tolist():
+        state = (state + 0x9E3779B97F4A7C15) & mask
+        z = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+        assert found == ((z ^ (z >> 31)) // 2**12 + 0.5) / 2**52 and 0 < found < 1
+
+
+def test_hashed_noise_belongs_to_the_sample_and_the_step(checkpoint):
+    scores = torch.zeros(2, 40)
+    both, alone = HashedNoise([5, 6]), HashedNoise([6])
+    first, second = both(None, scores), both(None, scores)
+    assert torch.equal(first[1], alone(None, scores[1:])[0]) and torch.equal(second[1], alone(None, scores[1:])[0])
+    assert not torch.equal(first, second) and not torch.equal(first[0], first[1])
+    made = ModelAnswerer(str(checkpoint), CAI.to_json(), max_new_tokens=5, device="cpu", noise="hash")
+    try:
+        together = made.answer(tasks(), 1)
+        assert [a.text for a in together] == [a.text for t in tasks() for a in made.answer([t], 1)]
+        assert [a.text for a in together] != [a.text for a in made.answer(tasks(), 2)]
+    finally:
+        made.close()
 
 
 def test_a_broken_image_is_an_error_of_its_own(answerer, tmp_path):

@@ -59,6 +59,12 @@ class AskFlags:
         int | None, typer.Option("--seeds", help="Sample with this many seeds; without it decoding is greedy.")
     ] = None
     temperature: Annotated[float, typer.Option("--temperature", help="Of sampling.")] = 1.0
+    noise: Annotated[
+        str,
+        typer.Option(
+            "--noise", help="Of sampling: streams, or hash, made on the device: large vocabularies, GPUs."
+        ),
+    ] = "streams"
     max_new_tokens: Annotated[
         int | None, typer.Option("--max-new-tokens", help="Instead of the prompt style's own.")
     ] = None

@@ -20,7 +20,7 @@ from seewhen.figures.cases import Case, scene_case, scene_named
 from seewhen.methods import method as make_method
 from seewhen.methods.base import Method
 from seewhen.replaying import replay
-from seewhen.runs.answer import OwnNoise, stream_seed
+from seewhen.runs.noise import OwnNoise, stream_seed
 from seewhen.runs.store import Record, read_run
 from seewhen.scenes import Scene
 from seewhen.trace import Trace

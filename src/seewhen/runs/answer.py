@@ -1,23 +1,16 @@
-"""The real answerer: a model, a method, and decoding that does not depend on who shares the batch.
-
-Sampling uses the Gumbel trick: adding Gumbel noise to the log-probabilities and taking the largest is
-sampling from them, exactly. The noise of a sample comes from a stream of its own, made from the seed
-and the sample's id, so the same sample with the same seed gets the same noise in any batch, on any
-machine, and after any restart.
-"""
+"""The real answerer: a model, a method, and decoding that does not depend on who shares the batch."""
 
 from __future__ import annotations
 
-import hashlib
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import LogitsProcessorList
 
 from seewhen.answering import chat_prompt, model_inputs
 from seewhen.attaching import attach
@@ -28,43 +21,12 @@ from seewhen.loading import Loaded, load
 from seewhen.methods.base import Parts
 from seewhen.runs.controls import from_json
 from seewhen.runs.features import shared_features
+from seewhen.runs.noise import HashedNoise, Noise, OwnNoise, stream_seed
 from seewhen.runs.pictures import open_picture
 from seewhen.runs.prefix import PrefixHook, can_share, lay_out
 from seewhen.runs.work import Answer, Task
 from seewhen.speed import Fast
 from seewhen.tilting import Tilt
-
-
-def stream_seed(seed: int, name: str) -> int:
-    """A number for one sample's random stream."""
-    return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "big") >> 1
-
-
-class OwnNoise(LogitsProcessor):
-    """Adds each row's own Gumbel noise to its scores at temperature T: the largest is then a sample.
-
-    A row that has drawn one of the `ends` gets no more noise: what follows is padding, and noise takes
-    longer than a small model.
-    """
-
-    def __init__(self, seeds: Sequence[int], temperature: float = 1.0, ends: Collection[int] = ()) -> None:
-        self._streams = [torch.Generator().manual_seed(seed) for seed in seeds]
-        self._temperature, self._ends = temperature, ends
-        self._over: list[bool] | None = None  # nothing is drawn yet
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        if self._over is None:
-            self._over = [False] * len(self._streams)
-        elif self._ends:
-            drawn = input_ids[:, -1].tolist()
-            self._over = [over or token in self._ends for over, token in zip(self._over, drawn, strict=True)]
-        # -log of an exponential variable is a Gumbel variable. Drawn on the CPU: a GPU's generator
-        # gives other numbers on other cards.
-        waits = torch.ones(scores.shape)
-        for row, stream, over in zip(waits, self._streams, self._over, strict=True):
-            if not over:
-                row.exponential_(generator=stream)
-        return scores.float() / self._temperature - waits.log().to(scores.device)
 
 
 class ModelAnswerer:
@@ -82,6 +44,7 @@ class ModelAnswerer:
         device: str | None = None,
         loading: Mapping[str, Any] | None = None,
         fast: Fast = "off",
+        noise: Noise = "streams",
     ) -> None:
         self._model, self._processor = _loaded(model, device, tuple(sorted((loading or {}).items())))
         self._tokenizer = getattr(self._processor, "tokenizer", self._processor)
@@ -93,6 +56,7 @@ class ModelAnswerer:
         self._tilts = bool(parts.interventions) and all(isinstance(i, Tilt) for i in parts.interventions)
         self._shares = _may_share(parts)
         self._max_new_tokens, self._raw, self._temperature = max_new_tokens, raw_prompt, temperature
+        self._noise = noise
         self._open = ExitStack()
         self._handle = self._open.enter_context(attach(self._model, self._method, fast=fast))
         self._backbone, self._prefix = backbone, None
@@ -181,8 +145,9 @@ class ModelAnswerer:
             return options | {"generators": streams}
         options["do_sample"] = False
         if seed is not None:
-            noise = OwnNoise([stream_seed(seed, task.id) for task in tasks], self._temperature, self._ends)
-            options["logits_processor"] = LogitsProcessorList([noise])
+            seeds = [stream_seed(seed, task.id) for task in tasks]
+            streams, hashed = OwnNoise(seeds, self._temperature, self._ends), HashedNoise(seeds, self._temperature)
+            options["logits_processor"] = LogitsProcessorList([hashed if self._noise == "hash" else streams])
         return options
 
 

@@ -55,6 +55,7 @@ class Ask:
     limit: int | None = None
     seeds: int | None = None  # None is greedy; 5 is sampling with seeds 0 to 4
     temperature: float = 1.0
+    noise: str = "streams"  # of sampling; or "hash"
     max_new_tokens: int | None = None
     model: str = "packaged"
     revision: str | None = None
@@ -71,6 +72,8 @@ class Ask:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidInput(f"{name}={value} asks for nothing.", "Give 1 or more, or leave it out.")
+        if self.noise not in ("streams", "hash"):
+            raise InvalidInput(f"There is no noise {self.noise!r}.", "Use streams or hash.")
 
     def check(self) -> None:
         """Refuse what cannot be asked, before anything heavy is imported or read for it."""
@@ -280,8 +283,9 @@ def configuration(
             "mode": "sample" if ask.sampled else "greedy",
             "temperature": ask.temperature if ask.sampled else None,
             "max_new_tokens": ask.tokens(benchmark),
-            # Rounds otherwise, so it is another run. Left out when off: runs made before it existed go on.
+            # Each makes another run. Left out when not used: runs made before they existed go on.
             **({"fast": True} if ask.fast else {}),
+            **({"noise": ask.noise} if ask.sampled and ask.noise != "streams" else {}),
         },
         "image_backend": image_backend(),
         "versions": package_versions(),
@@ -355,6 +359,7 @@ def evaluate(
         "max_new_tokens": ask.tokens(benchmark),
         "raw_prompt": ask.style_of(benchmark)[1].wrapper is not None,
         "temperature": ask.temperature,
+        "noise": ask.noise,
         "loading": ask.loading(),
         "fast": "auto" if ask.fast else "off",
     }

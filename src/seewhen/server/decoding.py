@@ -21,7 +21,7 @@ from seewhen.errors import SeewhenError
 from seewhen.grids import image_grids
 from seewhen.loading import Loaded
 from seewhen.methods.base import Method
-from seewhen.runs.answer import stream_seed
+from seewhen.runs.noise import stream_seed
 from seewhen.server import facts, sharing
 from seewhen.server.choosing import public
 from seewhen.server.failures import ApiError
