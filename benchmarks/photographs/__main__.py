@@ -15,10 +15,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from pathlib import Path
 
-from seewhen.errors import SeewhenError
+from photographs.command import carry_out
 
 
 def train(options: argparse.Namespace) -> None:
@@ -86,11 +85,7 @@ def main() -> None:
             command.add_argument("--batch", type=int, default=128 if work is measure else 8)
         if work is look:
             command.add_argument("--tokens", type=int, default=64)
-    options = parser.parse_args()
-    try:
-        options.work(options)
-    except SeewhenError as error:
-        sys.exit(f"error: {error}")
+    carry_out(parser)
 
 
 if __name__ == "__main__":

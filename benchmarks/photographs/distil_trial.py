@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from torch import Tensor
 from transformers import Dinov2Model
 
 from photographs import dino, holdout, photos, probes, teachers, tower
+from photographs.command import carry_out
 from photographs.distil import Lessons
 from photographs.loop import Log
 from photographs.recipe import Recipe
@@ -32,7 +32,7 @@ from photographs.run import EXAMPLES, TABLE, TEACHER
 from photographs.tower_features import chosen
 from photographs.towers import labels
 from seewhen.atomic import replacing
-from seewhen.errors import InvalidInput, SeewhenError
+from seewhen.errors import InvalidInput
 
 
 class Coarse(Dinov2Model):
@@ -127,11 +127,7 @@ def main() -> None:
     command = commands.add_parser("compare")
     command.set_defaults(work=compare)
     command.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args()
-    try:
-        options.work(options)
-    except SeewhenError as error:
-        sys.exit(f"error: {error}")
+    carry_out(parser)
 
 
 if __name__ == "__main__":

@@ -16,14 +16,13 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from photographs import boxes, dino, holdout, instructions, language, photos, pieces, teachers
+from photographs.command import carry_out
 from photographs.recipe import Recipe
 from photographs.run import ANSWERS, TEACHER
-from seewhen.errors import SeewhenError
 
 TRAIN_QUALITY, TEST_QUALITY = 20, 80
 SHARD_BYTES = 25 << 20
@@ -131,11 +130,7 @@ def main() -> None:
     command.add_argument("--data", type=Path, required=True)
     command.add_argument("--out", type=Path, default=Path("store"))
     command.add_argument("--pieces", type=Path, default=Path("pieces"))
-    options = parser.parse_args()
-    try:
-        options.work(options)
-    except SeewhenError as error:
-        sys.exit(f"error: {error}")
+    carry_out(parser)
 
 
 if __name__ == "__main__":

@@ -146,8 +146,12 @@ class ModelAnswerer:
         options["do_sample"] = False
         if seed is not None:
             seeds = [stream_seed(seed, task.id) for task in tasks]
-            streams, hashed = OwnNoise(seeds, self._temperature, self._ends), HashedNoise(seeds, self._temperature)
-            options["logits_processor"] = LogitsProcessorList([hashed if self._noise == "hash" else streams])
+            noise: OwnNoise | HashedNoise
+            if self._noise == "hash":
+                noise = HashedNoise(seeds, self._temperature)
+            else:
+                noise = OwnNoise(seeds, self._temperature, self._ends)
+            options["logits_processor"] = LogitsProcessorList([noise])
         return options
 
 

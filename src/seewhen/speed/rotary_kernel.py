@@ -19,9 +19,9 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from seewhen.speed import kernels_run_on
+from seewhen.speed.linear_kernel import MOST_ROWS
 
 _NAME = "apply_rotary_pos_emb"
-_MOST_TOKENS = 16
 
 
 @triton.jit
@@ -67,7 +67,7 @@ def takes(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> bool:
     return (
         q.dim() == k.dim() == 4
         and q.shape[2] == k.shape[2] == 1
-        and q.shape[0] <= _MOST_TOKENS
+        and q.shape[0] <= MOST_ROWS
         and kernels_run_on(q.device)
         and q.dtype == k.dtype == cos.dtype == sin.dtype
         and q.stride(-1) == k.stride(-1) == cos.stride(-1) == sin.stride(-1) == 1
