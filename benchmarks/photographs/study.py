@@ -1,11 +1,12 @@
 """Every method on photographs: POPE and CHAIR, greedy and sampled, many processes on one GPU.
 
-    python -m photographs.study RUN --processes 16 --seconds 500
+    python -m photographs.study RUN --tune --processes 16 --seconds 500
     seewhen report RUN/runs --out report
 
-RUN holds model/ and exam/ (`python -m photographs pack`, `exam`). There is one list of runs, the most telling
-first; each process takes the first that nobody has. Runs resume: start it again to go on. Many small processes
-share a GPU far better under NVIDIA's multi-process service: `--mps` starts one and stops it again.
+RUN holds model/ and exam/ (`python -m photographs pack`, `exam`). With `--tune` the settings of `settings.py` are
+tried on validation photographs first and the best written to RUN/tuned.json. There is one list of runs, the most
+telling first; each process takes the first that nobody has. Runs resume: start it again to go on. Many small
+processes share a GPU far better under NVIDIA's multi-process service: `--mps` starts one and stops it again.
 """
 
 from __future__ import annotations
@@ -21,82 +22,11 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from seewhen.methods.base import Method
-    from seewhen.runs.evaluate import Ask
-
-MAIN = ("regular", "min-p", "cai", "cai-attention", "cai-contrast", "pai", "vcd")  # CAI, its parts, its rivals
-NAMES = (
-    *MAIN, "cai:paper", "cai:reference", "m3id", "icd", "sid", "only", "dola", "farsight", "memvr", "locore",
-    "agla", "vti", "ict", "saliency", "opera",
-)  # fmt: skip
-BATCH = 150  # a third of the captions: three passes of the decoding loop instead of four
-
-
-def make(name: str, run: Path) -> Method:
-    """A row of the table; `RUN/tuned.json` may name other parameters, found on the validation photographs."""
-    from seewhen.methods import method
-    from seewhen.runs.controls import Part
-
-    tuned = json.loads((run / "tuned.json").read_text("utf-8")) if (run / "tuned.json").is_file() else {}
-    if name in ("cai-attention", "cai-contrast"):
-        return Part("attention" if name == "cai-attention" else "contrast", make("cai", run))
-    if name == "cai:reference":
-        return method("cai:reference:llava-1.5/coco/adversarial")
-    given: dict[str, Any] = {"contrast": 3.0} if name == "cai" else {}
-    if name in ("vti", "ict"):
-        given["directions"] = str(run / f"{name}.safetensors")
-    return method(name, **(given | tuned.get(name, {})))
-
-
-def asks(run: Path, limit: int | None = None, batch: int = BATCH, part: str = "test") -> list[Ask]:
-    """What is asked: greedy, then sampled, the most telling first."""
-    from seewhen.runs.evaluate import Ask
-
-    exam = run / "exam" / part
-    # Streams of noise for 49,152 words, drawn on the CPU, would take longer than the model.
-    common: dict[str, Any] = {"data": str(exam), "model": str(run / "model"), "batch": batch, "noise": "hash"}
-    told: dict[str, Any] = {"image_list": str(exam / "chair.txt"), "limit": limit}
-    # `limit` counts samples: POPE has six for each photograph and kind.
-    asked: dict[str, Any] = {"split": "coco", "limit": limit and 18 * limit}
-    found = []
-    for seeds in (None, 5):
-        found += [
-            Ask("chair", style="plain-64", seeds=seeds, **told, **common),
-            Ask("pope", seeds=seeds, **asked, **common),
-            Ask("chair", style="plain-128", seeds=seeds, **told, **common),
-        ]
-    return found
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """One run of the study."""
-
-    method: str
-    ask: Ask
-
-    def __str__(self) -> str:
-        how = f"{self.ask.seeds} seeds" if self.ask.seeds else "greedy"
-        return f"{self.method} {self.ask.benchmark} {self.ask.style or ''} {how}".replace("  ", " ")
-
-    @property
-    def file(self) -> str:
-        return str(self).replace(" ", "_").replace(":", "-")
-
-
-def in_order(methods: list[str], asked: list[Ask], greedy: bool) -> list[Wanted]:
-    """The main methods' greedy runs, their sampled ones, then the same of the others; if cut off, the end is
-    missing, not something of everything."""
-    found = []
-    for names in ([m for m in methods if m in MAIN], [m for m in methods if m not in MAIN]):
-        for sampled in (False, True)[: 1 if greedy else 2]:
-            found += [Wanted(m, ask) for ask in asked if ask.sampled == sampled for m in names]
-    return found
+from photographs.wanted import BATCH, NAMES, Wanted, ablation_trials, asks, choose, in_order, make, trials
+from seewhen.atomic import replacing
 
 
 @contextmanager
@@ -123,41 +53,49 @@ def calibrate(name: str, run: Path) -> None:
             subprocess.run([sys.executable, "-c", code, *options], check=True)
 
 
-def answer(wanted: Wanted, run: Path) -> None:
-    """One run, from where it was."""
+def answer(wanted: Wanted, run: Path) -> str:
+    """One run, from where it was; what was found, as JSON."""
     from seewhen.errors import UnsupportedMode
     from seewhen.runs.evaluate import Machine, evaluate
 
     start = time.perf_counter()
     if wanted.method in ("vti", "ict"):
         calibrate(wanted.method, run)
+    setting = None if wanted.setting is None else json.loads(wanted.setting)
     try:
-        evaluate(wanted.ask, make(wanted.method, run), run / "runs", Machine())
+        method = make(wanted.method, run, setting)
+        path, result = evaluate(wanted.ask, method, run / ("runs" if setting is None else "trials"), Machine())
     except UnsupportedMode as error:
         print(f"{wanted}: {error}", flush=True)
-        return
+        return json.dumps({"refused": str(error)})
     print(f"{wanted}: {time.perf_counter() - start:.1f} s", flush=True)
+    metrics = {name: entry["value"] for name, entry in result["metrics"].items()}
+    return json.dumps({"run": path.name, "fired": result["facts"].get("fired"), "metrics": metrics})
 
 
-def work(todo: list[Wanted], run: Path, marks: Path) -> None:
-    """Take runs from the list until all are taken. What fails is marked and ends this process: a GPU's error stays
-    with the process it came up in."""
+def work(todo: list[Wanted], run: Path, marks: Path, most: int | None = None) -> None:
+    """Take runs from the list until all are taken, or `most`. What fails is marked and ends this process: a GPU's
+    error stays with the process it came up in."""
     from seewhen.runs.engine import Interrupted
 
+    taken = 0
     for wanted in todo:
+        if taken == most:
+            return
         done, failed = marks / f"{wanted.file}.done", marks / f"{wanted.file}.failed"
         with locked(marks / f"{wanted.file}.lock", wait=False) as mine:
             if not mine or done.is_file() or failed.is_file():
                 continue
             try:
-                answer(wanted, run)
+                found = answer(wanted, run)
             except Interrupted:
-                return
+                sys.exit(0)
             except Exception:
                 failed.write_text(traceback.format_exc(), encoding="utf-8")
                 print(f"{wanted} failed:\n{traceback.format_exc()}", flush=True)
                 sys.exit(1)
-            done.touch()
+            taken += 1
+            done.write_text(found, encoding="utf-8")
 
 
 def fingerprint(run: Path, limit: int | None) -> str:
@@ -236,6 +174,7 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--limit", type=int, help="photographs, for a quick look")
+    parser.add_argument("--tune", action="store_true", help="choose settings on validation photographs first")
     parser.add_argument("--greedy", action="store_true", help="no sampled runs")
     parser.add_argument("--processes", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=1e9, help="stop then; start again to go on")
@@ -243,24 +182,60 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(NAMES))
     parser.add_argument("--worker", action="store_true", help="be one of the processes")
     options = parser.parse_args()
-    asked = asks(options.run, options.limit, options.batch)
-    todo = in_order(options.methods.split(","), asked, options.greedy)
-    # A change of what is asked or of tuned parameters makes other runs: what was marked does not count for them.
-    marks = options.run / "marks" / fingerprint(options.run, options.limit)
-    logs = options.run / "logs"
     if options.worker:
-        work(todo, options.run, marks)
+        be_worker(options)
         return
+    logs, marks = options.run / "logs", options.run / "marks"
     for folder in (marks, logs):
         folder.mkdir(parents=True, exist_ok=True)
-    for failed in marks.glob("*.failed"):
+    for failed in marks.glob("*/*.failed"):
         failed.unlink()  # another start, another try
     command = [sys.executable, "-m", "photographs.study", *sys.argv[1:], "--worker"]
     with shared_gpu(options.mps, logs) as environment:
-        supervise(command, min(options.processes, len(todo)), options.seconds, logs, environment)
-    done = sum((marks / f"{wanted.file}.done").is_file() for wanted in todo)
-    failed = [str(wanted) for wanted in todo if (marks / f"{wanted.file}.failed").is_file()]
-    print(f"{done} of {len(todo)} runs are done.{' Failed: ' + '; '.join(failed) if failed else ''}")
+        supervise(command, options.processes, options.seconds, logs, environment)
+    done, wrong = len(list(marks.glob("*/*.done"))), sorted(path.stem for path in marks.glob("*/*.failed"))
+    print(f"{done} runs are done.{' Failed: ' + '; '.join(wrong) if wrong else ''}")
+
+
+def be_worker(options: argparse.Namespace) -> None:
+    """Trials, then what is chosen by them, the study with it, and the ablations before what is sampled."""
+    from seewhen.runs.evaluate import directory_fingerprint
+
+    run, names = options.run, options.methods.split(",")
+    marks = run / "marks" / f"trials-{directory_fingerprint(run / 'model')}"
+    marks.mkdir(exist_ok=True)
+    ablated = ablation_trials(run, options.limit, options.batch) if options.tune else []
+    if options.tune:
+        tried = trials(run, names, options.limit, options.batch)
+        work(tried, run, marks)
+        while not all(over(wanted, marks) for wanted in tried):  # others are still at it
+            work(ablated, run, marks, most=1)
+            time.sleep(0.5)
+        write_chosen(tried, run, marks)
+    # A change of what is asked or of tuned parameters makes other runs: what was marked does not count for them.
+    own = run / "marks" / fingerprint(run, options.limit)
+    own.mkdir(exist_ok=True)
+    todo = in_order(names, asks(run, options.limit, options.batch), options.greedy)
+    work([wanted for wanted in todo if not wanted.ask.sampled], run, own)
+    work(ablated, run, marks)
+    work(todo, run, own)
+
+
+def over(wanted: Wanted, marks: Path) -> bool:
+    return any((marks / f"{wanted.file}.{end}").is_file() for end in ("done", "failed"))
+
+
+def write_chosen(tried: list[Wanted], run: Path, marks: Path) -> None:
+    """The first to come writes; once written it stays, with the runs that were made by it."""
+    found = {}
+    for wanted in tried:
+        done = marks / f"{wanted.file}.done"
+        if done.is_file() and "metrics" in (entry := json.loads(done.read_text("utf-8"))):
+            found[wanted] = entry["metrics"]
+    with locked(run / "tuned.lock", wait=True):
+        if not (run / "tuned.json").is_file():
+            with replacing(run / "tuned.json") as name:
+                Path(name).write_text(json.dumps(choose(tried, found), indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

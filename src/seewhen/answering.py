@@ -14,6 +14,7 @@ from seewhen.errors import InvalidInput
 from seewhen.images import open_image
 from seewhen.methods import method as make_method
 from seewhen.methods.base import Method
+from seewhen.repeated import once_per_picture
 from seewhen.trace import Trace
 
 Picture = str | Path | bytes | Image.Image
@@ -61,9 +62,12 @@ def model_inputs(
     model: Any, processor: Any, images: Sequence[Sequence[Picture]], prompts: Sequence[str]
 ) -> dict[str, Any]:
     """Processor outputs for a batch of finished prompts, on the model's device and in its dtype."""
-    opened = [[open_image(picture) for picture in row] for row in images]
+    distinct = {id(picture): picture for row in images for picture in row}
+    ready = {key: open_image(picture) for key, picture in distinct.items()}
+    opened = [[ready[id(picture)] for picture in row] for row in images]
     pictures: Any = opened if any(opened) else None
-    batch = processor(images=pictures, text=list(prompts), return_tensors="pt", padding=True)
+    prepare = once_per_picture(processor, opened)
+    batch = prepare(images=pictures, text=list(prompts), return_tensors="pt", padding=True)
     moved = {}
     for name, value in batch.items():
         if hasattr(value, "to"):

@@ -9,32 +9,72 @@ from typing import Any
 
 import pytest
 
-from photographs import study
+from photographs import settings, study, wanted
 
 
-def test_the_main_methods_come_first_and_greedy_before_sampled(tmp_path: Path) -> None:
-    todo = study.in_order(list(study.NAMES), study.asks(tmp_path), greedy=False)
-    assert len(todo) == len({wanted.file for wanted in todo}) == 6 * len(study.NAMES)
-    main = 3 * len(study.MAIN)
-    assert {w.method for w in todo[: 2 * main]} == set(study.MAIN)
-    assert not any(w.ask.sampled for w in todo[:main]) and all(w.ask.sampled for w in todo[main : 2 * main])
+def test_greedy_runs_come_before_sampled_and_the_main_methods_before_the_others(tmp_path: Path) -> None:
+    todo = wanted.in_order(list(wanted.NAMES), wanted.asks(tmp_path), greedy=False)
+    assert len(todo) == len({w.file for w in todo}) == 6 * len(wanted.NAMES)
+    half, main = 3 * len(wanted.NAMES), 3 * len(wanted.MAIN)
+    assert not any(w.ask.sampled for w in todo[:half]) and all(w.ask.sampled for w in todo[half:])
+    for start in (0, half):
+        assert {w.method for w in todo[start : start + main]} == set(wanted.MAIN)
     assert [str(w) for w in todo[:8:7]] == ["regular chair plain-64 greedy", "regular pope greedy"]
-    few = study.in_order(["opera", "cai"], study.asks(tmp_path), greedy=True)
+    few = wanted.in_order(["opera", "cai"], wanted.asks(tmp_path), greedy=True)
     assert [w.method for w in few] == ["cai"] * 3 + ["opera"] * 3
+
+
+def test_every_setting_is_a_method_with_another_fingerprint(tmp_path: Path) -> None:
+    for name, tried in settings.TRIED.items():
+        assert len(tried) == 4, name
+        assert len({wanted.make(name, tmp_path, setting).fingerprint for setting in tried}) == 4, name
+    ablated = [wanted.make("cai", tmp_path, setting).fingerprint for _, setting in settings.ablations()]
+    assert len(set(ablated)) == len(ablated) > 50
+
+
+def test_trials_are_about_validation_photographs_alone(tmp_path: Path) -> None:
+    tried = wanted.trials(tmp_path, list(wanted.NAMES)) + wanted.ablation_trials(tmp_path)
+    assert {w.ask.data for w in tried} == {str(tmp_path / "exam" / "validation")}
+    assert {w.ask.data for w in wanted.in_order(["cai"], wanted.asks(tmp_path), False)} == {
+        str(tmp_path / "exam" / "test")
+    }
+    assert len({w.file for w in tried}) > 200  # cai's own settings are among its ablations
+
+
+def test_the_best_setting_that_keeps_recall_is_chosen(tmp_path: Path) -> None:
+    tried = wanted.trials(tmp_path, ["pai", "vcd", "icd"])
+    values = {  # accuracy, CHAIR_i, recall
+        "regular": [(80, 30, 50)],
+        "pai": [(80, 30, 50), (81, 28, 49), (90, 10, 46.9), (80, 26, 47)],  # the third says little
+        "vcd": [(80, 30, 20)] * 4,
+    }
+    found: dict[wanted.Wanted, dict[str, float]] = {}
+    for name, rows in values.items():
+        mine = [w for w in tried if w.method == name]
+        for (told, asked), (accuracy, chair, recall) in zip(
+            zip(mine[::2], mine[1::2], strict=True), rows, strict=True
+        ):
+            found[told] = {"chair_i": chair, "recall": recall}
+            found[asked] = {"accuracy": accuracy, "recall": 99.0}
+    assert wanted.choose(tried, found) == {"pai": settings.TRIED["pai"][3]}
+    (tmp_path / "tuned.json").write_text(json.dumps(wanted.choose(tried, found)))
+    assert wanted.make("pai", tmp_path) == wanted.make("pai", tmp_path, settings.TRIED["pai"][3])
+    assert wanted.make("vcd", tmp_path) == wanted.make("vcd", tmp_path, {})
 
 
 def test_each_run_is_taken_once_and_what_fails_does_not_stop_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    todo = study.in_order(["regular", "cai", "pai"], study.asks(tmp_path), greedy=True)
+    todo = wanted.in_order(["regular", "cai", "pai"], wanted.asks(tmp_path), greedy=True)
     taken: list[str] = []
 
-    def answered(wanted: study.Wanted, run: Path) -> None:
-        with study.locked(tmp_path / f"{wanted.file}.lock", wait=False) as free:
+    def answered(one: wanted.Wanted, run: Path) -> str:
+        with study.locked(tmp_path / f"{one.file}.lock", wait=False) as free:
             assert not free  # while it is being answered, nobody else can take it
-        taken.append(wanted.file)
-        if wanted.method == "cai":
+        taken.append(one.file)
+        if one.method == "cai":
             raise RuntimeError("device-side assert")
+        return "{}"
 
     monkeypatch.setattr(study, "answer", answered)
     with study.locked(tmp_path / f"{todo[0].file}.lock", wait=False):  # another process has this one

@@ -1,0 +1,128 @@
+"""The runs of the study: which methods, asked what, in which order; and the trials that they are tuned by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from photographs.settings import TRIED, Setting, ablations
+
+if TYPE_CHECKING:
+    from seewhen.methods.base import Method
+    from seewhen.runs.evaluate import Ask
+
+MAIN = ("regular", "min-p", "cai", "cai-attention", "cai-contrast", "pai", "vcd")  # CAI, its parts, its rivals
+NAMES = (
+    *MAIN, "cai:paper", "cai:reference", "m3id", "icd", "sid", "only", "dola", "farsight", "memvr", "locore",
+    "agla", "vti", "ict", "saliency", "opera",
+)  # fmt: skip
+BATCH = 150  # a third of the captions: three passes of the decoding loop instead of four
+
+
+def make(name: str, run: Path, setting: Setting | None = None) -> Method:
+    """A row of the table, with parameters from `RUN/tuned.json` (found on the validation photographs), or as a
+    trial with a setting of its own."""
+    from seewhen.methods import method
+    from seewhen.runs.controls import Part
+
+    tuned = json.loads((run / "tuned.json").read_text("utf-8")) if (run / "tuned.json").is_file() else {}
+    if name in ("cai-attention", "cai-contrast"):
+        return Part("attention" if name == "cai-attention" else "contrast", make("cai", run))
+    if name == "cai:reference":
+        return method("cai:reference:llava-1.5/coco/adversarial")
+    given: dict[str, Any] = {"contrast": 3.0} if name == "cai" else {}
+    if name in ("vti", "ict"):
+        given["directions"] = str(run / f"{name}.safetensors")
+    return method(name, **(given | dict(tuned.get(name, {}) if setting is None else setting)))
+
+
+def asks(run: Path, limit: int | None = None, batch: int = BATCH, part: str = "test") -> list[Ask]:
+    """What is asked: greedy, then sampled, the most telling first."""
+    from seewhen.runs.evaluate import Ask
+
+    exam = run / "exam" / part
+    # Streams of noise for 49,152 words, drawn on the CPU, would take longer than the model.
+    common: dict[str, Any] = {"data": str(exam), "model": str(run / "model"), "batch": batch, "noise": "hash"}
+    told: dict[str, Any] = {"image_list": str(exam / "chair.txt"), "limit": limit}
+    # `limit` counts samples: POPE has six for each photograph and kind.
+    asked: dict[str, Any] = {"split": "coco", "limit": limit and 18 * limit}
+    found = []
+    for seeds in (None, 5):
+        found += [
+            Ask("chair", style="plain-64", seeds=seeds, **told, **common),
+            Ask("pope", seeds=seeds, **asked, **common),
+            Ask("chair", style="plain-128", seeds=seeds, **told, **common),
+        ]
+    return found
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One run of the study, or with a `setting` (as JSON) a trial on validation photographs."""
+
+    method: str
+    ask: Ask
+    setting: str | None = None
+
+    def __str__(self) -> str:
+        how = f"{self.ask.seeds} seeds" if self.ask.seeds else "greedy"
+        words = (self.method, self.setting, self.ask.benchmark, self.ask.style, how)
+        return " ".join(word for word in words if word)
+
+    @property
+    def file(self) -> str:
+        return "".join(c if c.isalnum() or c in "-._" else "-" if c in ":=" else "_" for c in str(self))
+
+
+def in_order(methods: list[str], asked: list[Ask], greedy: bool) -> list[Wanted]:
+    """Greedy runs of the main methods and of the others, then the same sampled; if cut off, the end is missing,
+    not something of everything."""
+    found = []
+    for sampled in (False, True)[: 1 if greedy else 2]:
+        for names in ([m for m in methods if m in MAIN], [m for m in methods if m not in MAIN]):
+            found += [Wanted(m, ask) for ask in asked if ask.sampled == sampled for m in names]
+    return found
+
+
+def trials(run: Path, methods: list[str], limit: int | None = None, batch: int = BATCH) -> list[Wanted]:
+    """Every setting that is tried: captions of 300 validation photographs, questions about 100 (or `limit`)."""
+    told, asked, _ = asks(run, None, batch, "validation")[:3]
+    about = [replace(told, limit=limit or 300), replace(asked, limit=18 * (limit or 100))]
+    found = [Wanted("regular", ask, "{}") for ask in about]
+    for name in methods:
+        found += [Wanted(name, ask, json.dumps(s)) for s in TRIED.get(name, ()) for ask in about]
+    return found
+
+
+def ablation_trials(run: Path, limit: int | None = None, batch: int = BATCH) -> list[Wanted]:
+    """CAI factor by factor, about the same photographs."""
+    about = [wanted.ask for wanted in trials(run, [], limit, batch)]
+    return [Wanted("cai", ask, json.dumps(s)) for _, s in ablations() for ask in about]
+
+
+MAY_COST = 3.0  # points of recall that a setting may cost against regular decoding
+
+
+def choose(tried: Sequence[Wanted], found: Mapping[Wanted, Mapping[str, float]]) -> dict[str, Setting]:
+    """Each method's best setting: POPE's accuracy less CHAIR_i, among those that keep the captions' recall.
+    Methods none of whose settings does, or that were not tried, keep their default."""
+    values: dict[str, dict[str, dict[str, float]]] = {}
+    for wanted in tried:
+        if wanted in found and wanted.setting is not None:
+            both = values.setdefault(wanted.method, {}).setdefault(wanted.setting, {})
+            both |= {f"{wanted.ask.benchmark} {name}": value for name, value in found[wanted].items()}
+    plain = values.pop("regular", {}).get("{}", {})
+    needed = plain.get("chair recall", 0.0) - MAY_COST
+    chosen: dict[str, Setting] = {}
+    for name, settings in values.items():
+        good = {
+            setting: both["pope accuracy"] - both["chair chair_i"]
+            for setting, both in settings.items()
+            if {"pope accuracy", "chair chair_i"} <= both.keys() and both["chair recall"] >= needed
+        }
+        if good:
+            chosen[name] = json.loads(max(good, key=lambda setting: good[setting]))
+    return chosen
