@@ -55,12 +55,11 @@ _WHERE_WHEN_HOW: Mapping[str, tuple[Setting, ...]] = {
 
 
 def ablations() -> list[tuple[str, Setting]]:
-    """Factor and setting of CAI, for the tilt alone (lambda 1) and with the contrast of the study's default."""
+    """Factor and setting of CAI, where, when and how for the tilt alone (lambda 1)."""
     found: list[tuple[str, Setting]] = []
-    for contrast in (1.0, 3.0):
-        for factor, settings in _WHERE_WHEN_HOW.items():
-            found += [(factor, {"contrast": contrast, **setting}) for setting in settings]
-    found += [("lambda", {"contrast": value}) for value in (1.1, 1.5, 2.0, 5.0, 10.0)]
+    for factor, settings in _WHERE_WHEN_HOW.items():
+        found += [(factor, {"contrast": 1.0, **setting}) for setting in settings]
+    found += [("lambda", {"contrast": value}) for value in (1.1, 1.5, 2.0, 3.0, 5.0, 10.0)]
     found += [("cut", {"contrast": 3.0, "plausibility": cut}) for cut in (None, 0.01, 0.5)]
     found.append(("cut", {"contrast": 3.0, "contrast_on": "probs"}))
     return found

@@ -1,6 +1,6 @@
 """Every method on photographs: POPE and CHAIR, greedy and sampled, many processes on one GPU.
 
-    python -m photographs.study RUN --tune --processes 16 --seconds 500
+    python -m photographs.study RUN --tune --processes 8 --seconds 500
     seewhen report RUN/runs --out report
 
 RUN holds model/ and exam/ (`python -m photographs pack`, `exam`). With `--tune` the settings of `settings.py` are
@@ -22,11 +22,14 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from photographs.wanted import BATCH, NAMES, Wanted, ablation_trials, asks, choose, in_order, make, trials
+from photographs.wanted import BATCH, MAIN, NAMES, Wanted, ablation_trials, asks, choose, in_order, make, trials
 from seewhen.atomic import replacing
+
+HEAVY = {"opera": 120, "saliency": 120}  # rows of a batch: one keeps five beams of each, one looks through layers
 
 
 @contextmanager
@@ -64,7 +67,8 @@ def answer(wanted: Wanted, run: Path) -> str:
     setting = None if wanted.setting is None else json.loads(wanted.setting)
     try:
         method = make(wanted.method, run, setting)
-        path, result = evaluate(wanted.ask, method, run / ("runs" if setting is None else "trials"), Machine())
+        ask = replace(wanted.ask, batch=min(wanted.ask.batch, HEAVY.get(wanted.method, wanted.ask.batch)))
+        path, result = evaluate(ask, method, run / ("runs" if setting is None else "trials"), Machine())
     except UnsupportedMode as error:
         print(f"{wanted}: {error}", flush=True)
         return json.dumps({"refused": str(error)})
@@ -176,7 +180,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="photographs, for a quick look")
     parser.add_argument("--tune", action="store_true", help="choose settings on validation photographs first")
     parser.add_argument("--greedy", action="store_true", help="no sampled runs")
-    parser.add_argument("--processes", type=int, default=16)
+    parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=1e9, help="stop then; start again to go on")
     parser.add_argument("--mps", action="store_true")
     parser.add_argument("--methods", default=",".join(NAMES))
@@ -198,7 +202,7 @@ def main() -> None:
 
 
 def be_worker(options: argparse.Namespace) -> None:
-    """Trials, then what is chosen by them, the study with it, and the ablations before what is sampled."""
+    """Trials, then the study with what is chosen by them; the ablations before the rivals' sampled runs."""
     from seewhen.runs.evaluate import directory_fingerprint
 
     run, names = options.run, options.methods.split(",")
@@ -216,9 +220,11 @@ def be_worker(options: argparse.Namespace) -> None:
     own = run / "marks" / fingerprint(run, options.limit)
     own.mkdir(exist_ok=True)
     todo = in_order(names, asks(run, options.limit, options.batch), options.greedy)
-    work([wanted for wanted in todo if not wanted.ask.sampled], run, own)
+    later = [place for place, wanted in enumerate(todo) if wanted.ask.sampled and wanted.method not in MAIN]
+    first = later[0] if later else len(todo)
+    work(todo[:first], run, own)
     work(ablated, run, marks)
-    work(todo, run, own)
+    work(todo[first:], run, own)
 
 
 def over(wanted: Wanted, marks: Path) -> bool:

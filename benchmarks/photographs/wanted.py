@@ -19,7 +19,8 @@ NAMES = (
     *MAIN, "cai:paper", "cai:reference", "m3id", "icd", "sid", "only", "dola", "farsight", "memvr", "locore",
     "agla", "vti", "ict", "saliency", "opera",
 )  # fmt: skip
-BATCH = 150  # a third of the captions: three passes of the decoding loop instead of four
+SAMPLED = 100  # photographs of sampled POPE: with five seeds, 9,000 answers for each method
+BATCH = 450  # all captions at once: small kernels for few rows, not the rows, would take the time
 
 
 def make(name: str, run: Path, setting: Setting | None = None) -> Method:
@@ -51,6 +52,8 @@ def asks(run: Path, limit: int | None = None, batch: int = BATCH, part: str = "t
     asked: dict[str, Any] = {"split": "coco", "limit": limit and 18 * limit}
     found = []
     for seeds in (None, 5):
+        if seeds and not limit:
+            asked = asked | {"limit": 18 * SAMPLED}
         found += [
             Ask("chair", style="plain-64", seeds=seeds, **told, **common),
             Ask("pope", seeds=seeds, **asked, **common),
@@ -80,10 +83,14 @@ class Wanted:
 def in_order(methods: list[str], asked: list[Ask], greedy: bool) -> list[Wanted]:
     """Greedy runs of the main methods and of the others, then the same sampled; if cut off, the end is missing,
     not something of everything."""
+    parts = [[ask for ask in asked if not ask.sampled]]
+    if not greedy:
+        sampled = [ask for ask in asked if ask.sampled]
+        parts += [sampled[:2], sampled[2:]]  # the longer captions last
     found = []
-    for sampled in (False, True)[: 1 if greedy else 2]:
+    for part in parts:
         for names in ([m for m in methods if m in MAIN], [m for m in methods if m not in MAIN]):
-            found += [Wanted(m, ask) for ask in asked if ask.sampled == sampled for m in names]
+            found += [Wanted(m, ask) for ask in part for m in names]
     return found
 
 

@@ -17,8 +17,9 @@ def test_greedy_runs_come_before_sampled_and_the_main_methods_before_the_others(
     assert len(todo) == len({w.file for w in todo}) == 6 * len(wanted.NAMES)
     half, main = 3 * len(wanted.NAMES), 3 * len(wanted.MAIN)
     assert not any(w.ask.sampled for w in todo[:half]) and all(w.ask.sampled for w in todo[half:])
-    for start in (0, half):
-        assert {w.method for w in todo[start : start + main]} == set(wanted.MAIN)
+    assert {w.method for w in todo[:main]} == set(wanted.MAIN)
+    assert {w.method for w in todo[half : half + 2 * main // 3]} == set(wanted.MAIN)
+    assert {w.ask.style for w in todo[-len(wanted.NAMES) :]} == {"plain-128"}
     assert [str(w) for w in todo[:8:7]] == ["regular chair plain-64 greedy", "regular pope greedy"]
     few = wanted.in_order(["opera", "cai"], wanted.asks(tmp_path), greedy=True)
     assert [w.method for w in few] == ["cai"] * 3 + ["opera"] * 3

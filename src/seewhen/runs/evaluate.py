@@ -162,11 +162,11 @@ def _sources(ask: Ask, samples: Sequence[Sample]) -> dict[str, str]:
     if ask.data == SCENES:
         return {sample.id: scene_source(sample.image) for sample in samples}
     folder = Path(ask.images or ask.data)
-    found: dict[str, str] = {}
+    found: dict[tuple[str, str], str] = {}  # looked for once, however many questions there are
     first_error: InvalidInput | None = None
-    for sample in samples:
+    for sample in {(s.image, s.split): s for s in samples}.values():
         try:
-            found[sample.id] = str(_picture(folder, sample))
+            found[sample.image, sample.split] = str(_picture(folder, sample))
         except InvalidInput as error:
             first_error = first_error or error
     if not found and first_error:
@@ -175,7 +175,7 @@ def _sources(ask: Ask, samples: Sequence[Sample]) -> dict[str, str]:
             f"{first_error.hint} Use --images for it.",
         )
     # A picture that alone is missing becomes a recorded failure, not the end of the run.
-    return {sample.id: found.get(sample.id, str(folder / sample.image)) for sample in samples}
+    return {s.id: found.get((s.image, s.split), str(folder / s.image)) for s in samples}
 
 
 def _picture(folder: Path, sample: Sample) -> Path:
