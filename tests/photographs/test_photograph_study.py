@@ -30,7 +30,7 @@ def test_every_setting_is_a_method_with_another_fingerprint(tmp_path: Path) -> N
         assert len(tried) == 4, name
         assert len({wanted.make(name, tmp_path, setting).fingerprint for setting in tried}) == 4, name
     ablated = [wanted.make("cai", tmp_path, setting).fingerprint for _, setting in settings.ablations()]
-    assert len(set(ablated)) == len(ablated) > 30
+    assert len(set(ablated)) == len(ablated) > 20
 
 
 def test_trials_are_about_validation_photographs_alone(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_trials_are_about_validation_photographs_alone(tmp_path: Path) -> None:
     assert {w.ask.data for w in wanted.in_order(["cai"], wanted.asks(tmp_path), False)} == {
         str(tmp_path / "exam" / "test")
     }
-    assert len({w.file for w in tried}) > 150  # cai's own settings are among its ablations
+    assert len({w.file for w in tried}) > 140  # cai's own settings are among its ablations
 
 
 def test_the_best_setting_that_keeps_recall_is_chosen(tmp_path: Path) -> None:
