@@ -33,9 +33,10 @@ def train(options: argparse.Namespace) -> None:
 
 def pack(options: argparse.Namespace) -> None:
     from photographs import packing
+    from seewhen.photo.building import build
 
     packed = packing.pack(options.out, options.store / "dinov2-small.int8.safetensors")
-    packing.build(packed, options.store / "smollm2.gguf", options.out / "model")
+    build(packed, options.store / "smollm2.gguf", options.out / "model")
     print(f"{packed}: {packed.stat().st_size / 1e6:.1f} MB; {options.out / 'model'}")
 
 

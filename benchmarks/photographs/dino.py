@@ -14,16 +14,17 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import Dinov2Config, Dinov2Model
 
-from photographs.int8 import load_int8, save_int8
+from photographs.int8 import save_int8
 from photographs.photos import SIDE
 from seewhen.errors import InvalidInput
+from seewhen.photo.dino import fill
+from seewhen.photo.int8 import load_int8
 
 PATCH = 14
 _SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "image_size", "patch_size")
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def config(side: int = SIDE) -> Dinov2Config:
@@ -62,32 +63,6 @@ def save_tower(shape: Dinov2Config, weights: Mapping[str, Tensor], out: Path) ->
     """Weights under their stored names, with the configuration beside them."""
     kept = {name: getattr(shape, name) for name in _SHAPE}
     save_int8(weights, out, {"config": json.dumps(kept)})
-
-
-# transformers renamed these modules between 5.17 and 5.22; stored weights keep the older names.
-_RENAMED = (
-    ("attention.attention.query.", "attention.q_proj."),
-    ("attention.attention.key.", "attention.k_proj."),
-    ("attention.attention.value.", "attention.v_proj."),
-    ("attention.output.dense.", "attention.o_proj."),
-)
-
-
-def fill(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Load stored weights, whichever names this release of transformers has for them."""
-    newer = any(".attention.q_proj." in name for name in model.state_dict())
-    model.load_state_dict({_rename(name, forth=True) if newer else name: t for name, t in weights.items()})
-
-
-def stored(model: nn.Module) -> dict[str, Tensor]:
-    """The weights under the names `fill` expects."""
-    return {_rename(name, forth=False): tensor.detach() for name, tensor in model.state_dict().items()}
-
-
-def _rename(name: str, forth: bool) -> str:
-    for old, new in _RENAMED:
-        name = name.replace(old, new) if forth else name.replace(new, old)
-    return name
 
 
 def resample(table: Tensor, grid: int) -> Tensor:

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from photographs.dino import MEAN, STD
 from photographs.teachers import Teacher
+from seewhen.photo.dino import MEAN, STD
 
 
 def as_bytes(pixels: Tensor) -> Tensor:

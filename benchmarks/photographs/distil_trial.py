@@ -33,6 +33,7 @@ from photographs.tower_features import chosen
 from photographs.towers import labels
 from seewhen.atomic import replacing
 from seewhen.errors import InvalidInput
+from seewhen.photo.dino import fill, stored
 
 
 class Coarse(Dinov2Model):
@@ -54,7 +55,7 @@ def learn(options: argparse.Namespace) -> None:
         truth[group] = labels([number for number, _ in entries], objects, len(names))
     whole = dino.load_tower(options.store / "dinov2-small.int8.safetensors")
     student = Coarse(whole.config)
-    dino.fill(student, dino.stored(whole))
+    fill(student, stored(whole))
     stage = dataclasses.replace(
         Recipe().tower, steps=options.steps, batch=options.batch, minutes=600.0, rate=options.rate,
         layer_decay=options.layer_decay, distil=options.distil,

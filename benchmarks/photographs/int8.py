@@ -1,4 +1,4 @@
-"""Weights in a quarter of their size: one byte per number, one scale per row; small tensors in float16."""
+"""Writes weights in a quarter of their size; `seewhen.photo.int8` reads them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from seewhen.atomic import replacing
@@ -22,7 +22,7 @@ def to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def save_int8(weights: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Write weights; `load_int8` reads them."""
+    """Write weights; `seewhen.photo.int8.load_int8` reads them."""
     out: dict[str, Tensor] = {}
     for name, weight in weights.items():
         if weight.numel() < SMALL or weight.dim() < 2 or weight.shape[0] == 1:
@@ -32,18 +32,3 @@ def save_int8(weights: Mapping[str, Tensor], path: Path, metadata: dict[str, str
             out[name], out[f"{name}.scale"] = rounded.contiguous(), scale
     with replacing(path) as part:
         save_file(out, part, metadata=metadata)
-
-
-def load_int8(path: Path) -> dict[str, Tensor]:
-    """Float32 weights."""
-    stored = load_file(path)
-    weights = {}
-    for name, tensor in stored.items():
-        if name.endswith(".scale") and name.removesuffix(".scale") in stored:
-            continue
-        if tensor.dtype == torch.int8:
-            scale = stored[f"{name}.scale"].reshape(-1, *[1] * (tensor.dim() - 1))
-            weights[name] = tensor.float() * scale
-        else:
-            weights[name] = tensor.float()
-    return weights

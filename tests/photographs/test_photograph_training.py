@@ -32,6 +32,7 @@ from seewhen.answering import chat_prompt
 from seewhen.errors import InvalidInput
 from seewhen.loading import load
 from seewhen.methods import method
+from seewhen.photo.building import build
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def trained(store: Path, tmp_path_factory: pytest.TempPathFactory) -> run.Place:
     place = run.Place(store, tmp_path_factory.mktemp("run"), "cpu", 1)
     run.train(place, tiny.RECIPE)
     packed = packing.pack(place.out, store / "dinov2-small.int8.safetensors")
-    packing.build(packed, store / "smollm2.gguf", place.out / "model")
+    build(packed, store / "smollm2.gguf", place.out / "model")
     exam.write_folders(store, place.out / "exam")
     return place
 

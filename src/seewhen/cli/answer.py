@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from seewhen.cli.options import DecodingFlags, ModelFlags, OutputFlags, check_writable
+from seewhen.cli.options import AUTO, DecodingFlags, ModelFlags, OutputFlags, check_writable
 
 
 def answer_one(
@@ -28,7 +29,7 @@ def answer_one(
     decoding.check()
     for file in (output.html, trace):
         check_writable(file)
-    image = checked_picture(path, [method], model)
+    image, model = checked_picture(path, [method], model)
     chosen = choose(method, parameters)
     console, asker = prepare(image, question, model, decoding)
     full = console.is_terminal or output.as_json or output.html is not None or trace is not None
@@ -49,17 +50,20 @@ def answer_one(
         showing.save_trace(trace, told, about)
 
 
-def checked_picture(path: Path, methods: Sequence[str], model: ModelFlags) -> Any:
-    """The picture; names of methods and of the model are refused here, where it costs nothing."""
+def checked_picture(path: Path, methods: Sequence[str], model: ModelFlags) -> tuple[Any, ModelFlags]:
+    """The picture and the model for it; wrong names of methods and models are refused here, at no cost."""
     from seewhen.cli.asking import open_picture
+    from seewhen.cli.photograph import model_for
     from seewhen.loading import check_name
     from seewhen.methods import check_names
 
     check_names(methods)
     model.loading()
     image = open_picture(path)
+    if model.model == AUTO:
+        model = dataclasses.replace(model, model=model_for(image))
     check_name(model.model, model.revision)
-    return image
+    return image, model
 
 
 def prepare(image: Any, question: str, model: ModelFlags, decoding: DecodingFlags) -> tuple[Any, Any]:

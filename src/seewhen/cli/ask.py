@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from seewhen.cli.describe import ImageFile, MethodName, Parameters, TraceFile
-from seewhen.cli.options import DecodingFlags, ModelFlags, OutputFlags, flags
+from seewhen.cli.options import DecodingFlags, OutputFlags, PictureModelFlags, flags
 from seewhen.errors import InvalidInput
 
 
@@ -25,7 +25,7 @@ def ask(
     trace: TraceFile = None,
     output: OutputFlags,
     decoding: DecodingFlags,
-    model: ModelFlags,
+    model: PictureModelFlags,
 ) -> None:
     """Ask a question about a picture.
 

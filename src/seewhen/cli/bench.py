@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 def bench(
     model: Annotated[
-        str, typer.Argument(help="Hub id, checkpoint directory, 'packaged', or a shape with random weights.")
+        str, typer.Argument(help="Hub id, checkpoint directory, packaged, photo, or a shape with random weights.")
     ] = "packaged",
     *,
     method: Annotated[

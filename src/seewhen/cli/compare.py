@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seewhen.cli.describe import ImageFile, Parameters
-from seewhen.cli.options import DecodingFlags, ModelFlags, OutputFlags, check_writable, flags
+from seewhen.cli.options import DecodingFlags, OutputFlags, PictureModelFlags, check_writable, flags
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,7 @@ def compare(
     ] = None,
     output: OutputFlags,
     decoding: DecodingFlags,
-    model: ModelFlags,
+    model: PictureModelFlags,
 ) -> None:
     """Compare methods on one picture: what each said, how often it fired, what it cost.
 
@@ -69,12 +69,12 @@ def compare(
     check_writable(output.html)
     check_writable(None if trace is None else trace / "trace")
     specs = [spec for spec in methods.split(",") if spec.strip()]
-    opened = checked_picture(image, specs, model)
+    opened, known = checked_picture(image, specs, model)
     chosen = choose_all(specs, param or [])
     prompt = question or DESCRIBE
-    console, asker = prepare(opened, prompt, model, decoding)
+    console, asker = prepare(opened, prompt, known, decoding)
     told, shown = run(console, asker, chosen, quiet=output.as_json)
-    about = showing.about(model, decoding, asker, str(image), prompt)
+    about = showing.about(known, decoding, asker, str(image), prompt)
     if output.as_json:
         showing.print_json(shown.to_json(about))
     else:

@@ -59,7 +59,7 @@ def demo(
         ) from None
     write_text(out / "scene.json", json.dumps(truth(drawn), indent=1) + "\n")
     there = Truth(drawn.names)
-    image = checked_picture(out / "scene.png", METHODS, model)
+    image, model = checked_picture(out / "scene.png", METHODS, model)
     chosen = choose_all(METHODS, [CONTRAST])
     console, asker = prepare(image, DESCRIBE, model, decoding)
     _, shown = run(console, asker, chosen, quiet=False, truth=there)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from seewhen.cli.options import DecodingFlags, ModelFlags, OutputFlags, flags
+from seewhen.cli.options import DecodingFlags, OutputFlags, PictureModelFlags, flags
 
 ImageFile = Annotated[
     Path, typer.Argument(help="The picture: JPEG, PNG, WebP, GIF, BMP, TIFF.", show_default=False)
@@ -37,7 +37,7 @@ def describe(
     trace: TraceFile = None,
     output: OutputFlags,
     decoding: DecodingFlags,
-    model: ModelFlags,
+    model: PictureModelFlags,
 ) -> None:
     """Describe a picture, with words coloured by how unsure the model was.
 

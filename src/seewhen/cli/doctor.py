@@ -17,8 +17,8 @@ def doctor(
     model: Annotated[
         str | None,
         typer.Option(
-            help="A hub id, a checkpoint directory, 'packaged' or a size such as 'shape:llava-1.5-7b': say "
-            "whether and how it is supported."
+            help="A hub id, a checkpoint directory, 'packaged', 'photo' or a size such as 'shape:llava-1.5-7b': "
+            "say whether and how it is supported."
         ),
     ] = None,
     dtype: Annotated[

@@ -19,6 +19,7 @@ import typer
 
 from seewhen.errors import InvalidInput
 
+AUTO = "auto"  # the picture decides which model answers
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -65,7 +66,11 @@ class LoadingFlags:
 class _NamedModel:
     model: Annotated[
         str,
-        typer.Option("--model", "-m", help="Hub id or checkpoint directory; by default the small model inside."),
+        typer.Option(
+            "--model",
+            "-m",
+            help="Hub id, checkpoint directory, photo or packaged (drawn scenes).",
+        ),
     ] = "packaged"
 
 
@@ -76,6 +81,21 @@ class ModelFlags(LoadingFlags, _NamedModel):
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error.", callback=show_traceback)
     ] = False
+
+
+@dataclass(frozen=True)
+class PictureModelFlags(ModelFlags):
+    """Which model answers about one picture; by default the picture decides."""
+
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            "-m",
+            help="Hub id, checkpoint directory, 'packaged' (drawn scenes) or 'photo' (photographs). By default "
+            "'photo' for anything but drawn scenes, where its language model is installed; else 'packaged'.",
+        ),
+    ] = AUTO
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Is a picture one of the package's own scenes? The packaged model knows nothing else."""
+"""Is a picture one of the package's own scenes? It decides which model answers: one knows nothing else."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seewhen import loading
+from seewhen.photo.source import INSTALL, find
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -15,7 +16,9 @@ SUGGESTED = ("llava-hf/llava-1.5-7b-hf", "Qwen/Qwen3-VL-2B-Instruct", "HuggingFa
 
 
 def is_packaged(model: str) -> bool:
-    """Whether `model` is the one inside the package."""
+    """Whether `model` is the small one of drawn scenes."""
+    if model == loading.PHOTO:  # resolving it would build it
+        return False
     return Path(loading.resolve(model)).resolve() == loading.PACKAGED_PATH.resolve()
 
 
@@ -38,11 +41,18 @@ def looks_like_scene(image: Image.Image) -> bool:
     return bool(inside > 0.5 and across < 0.1)
 
 
+def model_for(image: Image.Image) -> str:
+    """The model that knows such pictures: that for photographs where its language model is, else the packaged."""
+    if not looks_like_scene(image) and find() is not None:
+        return loading.PHOTO
+    return loading.PACKAGED
+
+
 def warn_about_photograph(model: str, image: Image.Image) -> None:
     """One line on stderr where the packaged model is asked about something it cannot know."""
     if is_packaged(model) and not looks_like_scene(image):
         sys.stderr.write(
             "warning: the packaged model only knows its own drawn scenes (`seewhen scenes render`), so its answer "
             f"about this picture means nothing. For photographs use --model with {SUGGESTED[0]}, {SUGGESTED[1]} "
-            f"or {SUGGESTED[2]}.\n"
+            f"or {SUGGESTED[2]}, or the small --model photo{'' if find() else f', after: {INSTALL}'}.\n"
         )

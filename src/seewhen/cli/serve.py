@@ -25,7 +25,7 @@ def serve(
     *,
     model: Annotated[
         list[str] | None,
-        typer.Option("--model", "-m", help="Hub id or checkpoint directory; may be repeated. Default: packaged."),
+        typer.Option("--model", "-m", help="Hub id, checkpoint directory, photo, packaged (default); repeatable."),
     ] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on; any but loopback needs a key.")] = (
         "127.0.0.1"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import nn
 from transformers import (
     BitImageProcessorPil,
     Dinov2Model,
@@ -17,8 +15,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from photographs.dino import MEAN, STD, fill, stored
-from photographs.language import IMAGE
+from seewhen.photo.dino import MEAN, STD, fill, stored
+from seewhen.photo.language import IMAGE
 
 # SmolLM2's own marks, without its system prompt: <|im_start|>user, the image, the question, <|im_end|>.
 CHAT = (
@@ -86,17 +84,3 @@ def save(model: LlavaForConditionalGeneration, processor: LlavaProcessor, folder
     """A standard checkpoint directory, in bfloat16."""
     model.to(torch.bfloat16).save_pretrained(folder)
     processor.save_pretrained(folder)
-
-
-def begin_projector(projector: Any, mean: torch.Tensor, spread: torch.Tensor, target: float) -> None:
-    """Start where the language model can listen: features brought to mean 0 and spread 1 by the first layer,
-    output vectors as long as word embeddings are (`target`, root mean square)."""
-    with torch.no_grad():
-        first, second = projector.linear_1, projector.linear_2
-        nn.init.normal_(first.weight, std=first.in_features**-0.5)
-        nn.init.normal_(second.weight, std=second.in_features**-0.5)
-        first.weight /= spread
-        first.bias.copy_(-first.weight @ mean)
-        # GELU of a standard normal has a root mean square of 0.65.
-        second.weight *= target / 0.65
-        second.bias.zero_()

