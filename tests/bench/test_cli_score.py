@@ -55,6 +55,20 @@ def test_pope(write, tmp_path: Path) -> None:
     assert [json.loads(line)["right"] for line in rows.read_text().splitlines()] == [1, 1]
 
 
+def test_the_answers_of_a_run_are_scored_against_all_its_questions(write) -> None:
+    asked = [
+        x for kind in ("random", "popular") for x in ("--questions", write(f"coco_pope_{kind}.json", QUESTIONS))
+    ]
+    run = [
+        {"id": f"coco-{kind}/{number}", "seed": 0, "image": "a.jpg", "answer": "Yes", "tokens": 1}
+        for kind in ("random", "popular")
+        for number in (1, 2)
+    ]
+    score = json.loads(seewhen("score", "pope", *asked, "--answers", write("s.jsonl", run), "--json").stdout)
+    assert score["metrics"]["coco-popular/accuracy"] == score["metrics"]["accuracy"] == 50
+    assert score["samples"] == 4 and score["missing"] == 0
+
+
 def test_missing_answers_are_a_warning(write) -> None:
     questions = write("q.json", QUESTIONS)
     answers = write("a.jsonl", [{"question_id": 1, "text": "Yes"}])

@@ -34,7 +34,12 @@ def register(app: typer.Typer) -> None:
 
 def pope(
     answers: AnswersFile,
-    questions: Annotated[Path, typer.Option("--questions", help="POPE's question file, in any published form.")],
+    questions: Annotated[
+        list[Path],
+        typer.Option(
+            "--questions", help="POPE's question file, in any published form; several for the answers of a run."
+        ),
+    ],
     parser: Annotated[
         str, typer.Option("--parser", help="A, B, C, D, E or strict; see docs/benchmarks.md.")
     ] = "C",
@@ -44,10 +49,12 @@ def pope(
     """POPE: lines with question_id and text (or answer, response).
 
     seewhen score pope --questions coco_pope_random.json --answers mine.jsonl --parser C
+
+    seewhen score pope --questions coco_pope_random.json --questions coco_pope_popular.json --answers samples.jsonl
     """
     from seewhen.bench.pope import Pope, load_answers, load_questions
 
-    asked = load_questions(questions)
+    asked = tuple(question for path in questions for question in load_questions(path))
     _show(Pope(asked, parser).score(load_answers(answers, asked)), rows, as_json)
 
 
