@@ -183,12 +183,12 @@ def progress_bar(wanted: bool) -> Iterator[None]:
 
     shown = logging.is_progress_bar_enabled()
     if shown and not wanted:
-        logging.disableprogress_bar()
+        logging.disable_progress_bar()
     try:
         yield
     finally:
         if shown and not wanted:
-            logging.enableprogress_bar()
+            logging.enable_progress_bar()
 
 
 def load_config(name_or_path: str | Path, **where: Any) -> Any:
