@@ -15,8 +15,10 @@ from PIL import Image
 import seewhen
 from cli.command import Ran
 from seewhen import loading
+from seewhen.cli import photograph
 from seewhen.cli.asking import DESCRIBE, plain_errors, seen_box
 from seewhen.errors import InvalidInput
+from seewhen.photo import source
 from viewer.page_data import payload_of
 
 Run = Callable[..., Ran]
@@ -149,8 +151,9 @@ def test_the_saved_trace_holds_the_similarity_of_each_word(
 
 @pytest.fixture
 def packaged(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tiny checkpoint in the place of the packaged model."""
+    """The tiny checkpoint in the place of the packaged model, and none for photographs."""
     monkeypatch.setattr(loading, "PACKAGED_PATH", checkpoint)
+    monkeypatch.setattr(photograph, "find", lambda: None)
 
 
 def test_the_packaged_model_warns_about_photographs_only(
@@ -161,6 +164,7 @@ def test_the_packaged_model_warns_about_photographs_only(
     ran = run("describe", tmp_path / "photo.jpg", "-n", 2)
     assert ran.code == 0
     assert "only knows its own drawn scenes" in ran.err and "llava-hf/llava-1.5-7b-hf" in ran.err
+    assert "--model photo" in ran.err and source.INSTALL in ran.err
 
 
 def test_another_model_does_not_warn(run: Run, checkpoint: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,10 @@ MISTAKES = {
     "bench --method cai+contrast,bogus": "no method 'bogus'",
     "bench --batch 0": "not a list of positive numbers",
     "bench ./nowhere": "no directory ./nowhere",
+    "bench photo": "nowhere.gguf, which is no file",
+    "eval pope --model photo": "nowhere.gguf, which is no file",
+    "serve --model photo": "nowhere.gguf, which is no file",
+    "doctor --model photo": "nowhere.gguf, which is no file",
     "describe nowhere.png": "no file nowhere.png",
     "describe nowhere.png --method bogus": "no method 'bogus'",
     "compare nowhere.png --methods regular,bogus": "no method 'bogus'",
@@ -62,8 +67,9 @@ MISTAKES = {
 
 @pytest.mark.parametrize("command", MISTAKES)
 def test_mistakes_are_refused_before_torch(command: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _CODE, *command.split()], capture_output=True, text=True, cwd=tmp_path, check=True
-    )
+    # Whether the language model for photographs is installed here does not matter then.
+    where = os.environ | {"SEEWHEN_SMOLLM2": "nowhere.gguf"}
+    code = [sys.executable, "-c", _CODE, *command.split()]
+    done = subprocess.run(code, capture_output=True, text=True, cwd=tmp_path, env=where, check=True)
     assert MISTAKES[command] in done.stderr and done.stderr.count("\n") == 1, done.stderr
     assert done.stdout.strip() == "[] 2"

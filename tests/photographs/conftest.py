@@ -27,3 +27,30 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("photographs") / "store"
     make_store(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def packed(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tower, projector and updates of the tiny model in one file, as training leaves them; all random."""
+    import torch
+    from safetensors import safe_open
+
+    from photographs import dino, lora
+    from photographs.int8 import save_int8
+    from seewhen.photo import language, llava
+    from seewhen.photo.dino import stored
+
+    torch.manual_seed(3)
+    tower_file = store / "dinov2-small.int8.safetensors"
+    tower = dino.load_tower(tower_file)
+    spoken, tokenizer = language.load(store / "smollm2.gguf")
+    projector = llava.assemble(tower, spoken, tokenizer).model.multi_modal_projector
+    for update in lora.add(spoken.model.layers, 2):
+        torch.nn.init.normal_(update, std=0.1)
+    parts = {f"tower.{n}": t for n, t in stored(tower).items()}
+    parts |= {f"projector.{n}": t for n, t in projector.state_dict().items()}
+    parts |= {f"lora.{n}": t for n, t in lora.updates(spoken.model.layers).items()}
+    path = tmp_path_factory.mktemp("packed") / "photo.int8.safetensors"
+    with safe_open(tower_file, "pt") as file:
+        save_int8(parts, path, {"tower": file.metadata()["config"]})
+    return path

@@ -51,8 +51,9 @@ def model_for(image: Image.Image) -> str:
 def warn_about_photograph(model: str, image: Image.Image) -> None:
     """One line on stderr where the packaged model is asked about something it cannot know."""
     if is_packaged(model) and not looks_like_scene(image):
+        get = "" if find() else f" (first: {INSTALL})"
         sys.stderr.write(
             "warning: the packaged model only knows its own drawn scenes (`seewhen scenes render`), so its answer "
-            f"about this picture means nothing. For photographs use --model with {SUGGESTED[0]}, {SUGGESTED[1]} "
-            f"or {SUGGESTED[2]}, or the small --model photo{'' if find() else f', after: {INSTALL}'}.\n"
+            f"about this picture means nothing. For photographs use the small --model photo{get}, or a large one: "
+            f"{SUGGESTED[0]}, {SUGGESTED[1]} or {SUGGESTED[2]}.\n"
         )
