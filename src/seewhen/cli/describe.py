@@ -43,6 +43,8 @@ def describe(
 
     seewhen describe scene.png
 
+    seewhen describe photo.jpg --model photo
+
     seewhen describe photo.jpg --model llava-hf/llava-1.5-7b-hf --html seen.html
 
     seewhen describe scene.png --method cai:paper --param contrast=5 --do-sample --seed 3

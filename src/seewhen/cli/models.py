@@ -31,10 +31,11 @@ def models(
       seewhen doctor --model shape:llava-1.5-13b
     """
     from seewhen.shapes import PREFIX, SHAPES
-    from seewhen.supported import FAMILIES, HOW
+    from seewhen.supported import BROUGHT, FAMILIES, HOW
 
     if as_json:
         facts = {"families": [asdict(family) for family in FAMILIES], "how": HOW}
+        facts["brought"] = BROUGHT
         facts["shapes"] = {PREFIX + name: shape.checkpoint for name, shape in SHAPES.items()}
         typer.echo(json.dumps(facts, indent=2))
         return
@@ -53,6 +54,9 @@ def models(
     console.print()
     for how, meaning in HOW.items():
         console.print(f"{how}: {meaning}", soft_wrap=True, highlight=False)
+    console.print()
+    for name, meaning in BROUGHT.items():
+        console.print(f"{name}: {meaning}", soft_wrap=True, highlight=False)
     console.print()
     names = ", ".join(PREFIX + name for name in SHAPES)
     console.print(
