@@ -12,7 +12,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from photographs.settings import ablations
+from photographs.settings import ABLATIONS
 from photographs.wanted import asks, make
 
 
@@ -27,7 +27,7 @@ def main() -> None:
     options = parser.parse_args()
     run: Path = options.run
     told = replace(asks(run, None, options.batch, "validation")[0], limit=options.photographs)
-    for factor, setting in [("regular", None), *ablations()]:
+    for factor, setting in [("regular", None), *ABLATIONS]:
         method = make("regular" if setting is None else "cai", run, setting)
         _, result = evaluate(told, method, run / "ablations", Machine())
         metrics = {name: round(result["metrics"][name]["value"], 1) for name in ("chair_s", "chair_i", "recall")}

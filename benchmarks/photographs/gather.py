@@ -117,12 +117,15 @@ def main() -> None:
     parser.add_argument("study", type=Path, help="the folder of runs that came back")
     parser.add_argument("--exam", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--captions", type=int, help="that many captions are a complete run; all unless said")
+    parser.add_argument("--questions", type=int, help="that many questions are a complete greedy run of POPE")
     options = parser.parse_args()
     benchmarks = {
         "chair": Ask("chair", data=str(options.exam), image_list=str(options.exam / "chair.txt")).load(),
         "pope": Ask("pope", data=str(options.exam), split="coco").load(),
     }
-    needed = {name: len(list(benchmark.samples())) for name, benchmark in benchmarks.items()}
+    asked = {"chair": options.captions, "pope": options.questions}
+    needed = {name: asked[name] or len(list(benchmark.samples())) for name, benchmark in benchmarks.items()}
     kept, said = keep(find(options.study, needed))
     for one, seeds in kept:
         write(one, seeds, benchmarks[one.group[0]], options.out)

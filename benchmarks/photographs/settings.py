@@ -35,27 +35,31 @@ TRIED: Mapping[str, tuple[Setting, ...]] = {
     ),
 }  # fmt: skip
 
-_PRINTED = {"relevance": "sigmoid", "scale": 1.0, "floor": None}
-
-# Factor by factor, everything else as in the class's defaults: where, when and how.
-_WHERE_WHEN_HOW: Mapping[str, tuple[Setting, ...]] = {
-    "base": ({},),
-    "l_s": tuple({"start_layer": s} for s in (0.0, 0.5, 0.95)),
-    "gamma": tuple({"threshold": t} for t in (0.0, 0.5, 1.0, 2.0)),
-    "relevance": (
-        {"relevance": "uniform", "floor": None}, {"floor": 0.0}, {**_PRINTED, "query": "last"},
-        {"source_layer": 15},
-    ),
-    "tilt": ({"tilt": "exponential"}, {"tilt": "exponential", "kl_budget": 0.5}),
-    "strength": ({"strength": 2.0}, {"strength": 4.0}),
-}  # fmt: skip
-
-
-def ablations() -> list[tuple[str, Setting]]:
-    """Factor and setting of CAI; where, when and how for the tilt alone (lambda 1)."""
-    found: list[tuple[str, Setting]] = []
-    for factor, settings in _WHERE_WHEN_HOW.items():
-        found += [(factor, {"contrast": 1.0, **setting}) for setting in settings]
-    found += [("lambda", {"contrast": value}) for value in (3.0, 1.1, 1.5, 10.0)]
-    found += [("cut", {"contrast": 3.0, "plausibility": cut}) for cut in (0.9, 0.5, 0.01)]
-    return found
+# CAI factor by factor, the most telling first. Where, when and how are varied for the tilt alone (contrast 1), the
+# plausibility cut for the contrast of the study.
+_TILT = {"contrast": 1.0}
+ABLATIONS: tuple[tuple[str, Setting], ...] = (
+    ("base", {**_TILT}),
+    ("cut", {"contrast": 3.0, "plausibility": 0.9}),
+    ("relevance", {**_TILT, "relevance": "uniform", "floor": None}),
+    ("l_s", {**_TILT, "start_layer": 0.0}),
+    ("gamma", {**_TILT, "threshold": 0.0}),
+    ("cut", {"contrast": 3.0, "plausibility": 0.5}),
+    ("tilt", {**_TILT, "tilt": "exponential"}),
+    ("l_s", {**_TILT, "start_layer": 0.5}),
+    ("gamma", {**_TILT, "threshold": 1.0}),
+    ("strength", {**_TILT, "strength": 4.0}),
+    ("relevance", {**_TILT, "floor": 0.0}),
+    ("lambda", {"contrast": 3.0}),
+    ("lambda", {"contrast": 1.1}),
+    ("lambda", {"contrast": 1.5}),
+    ("lambda", {"contrast": 10.0}),
+    ("l_s", {**_TILT, "start_layer": 0.95}),
+    ("gamma", {**_TILT, "threshold": 0.5}),
+    ("gamma", {**_TILT, "threshold": 2.0}),
+    ("strength", {**_TILT, "strength": 2.0}),
+    ("relevance", {**_TILT, "relevance": "sigmoid", "scale": 1.0, "floor": None, "query": "last"}),
+    ("relevance", {**_TILT, "source_layer": 15}),
+    ("tilt", {**_TILT, "tilt": "exponential", "kl_budget": 0.5}),
+    ("cut", {"contrast": 3.0, "plausibility": 0.01}),
+)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from photographs.settings import TRIED, Setting, ablations
+from photographs.settings import ABLATIONS, TRIED, Setting
 
 if TYPE_CHECKING:
     from seewhen.methods.base import Method
@@ -107,7 +107,7 @@ def trials(run: Path, methods: list[str], limit: int | None = None, batch: int =
 def ablation_trials(run: Path, limit: int | None = None, batch: int = BATCH) -> list[Wanted]:
     """CAI factor by factor, about the same photographs."""
     about = [wanted.ask for wanted in trials(run, [], limit, batch)]
-    return [Wanted("cai", ask, json.dumps(s)) for _, s in ablations() for ask in about]
+    return [Wanted("cai", ask, json.dumps(s)) for _, s in ABLATIONS for ask in about]
 
 
 MAY_COST = 3.0  # points of recall that a setting may cost against regular decoding

@@ -29,7 +29,7 @@ def test_every_setting_is_a_method_with_another_fingerprint(tmp_path: Path) -> N
     for name, tried in settings.TRIED.items():
         assert len(tried) == 4, name
         assert len({wanted.make(name, tmp_path, setting).fingerprint for setting in tried}) == 4, name
-    ablated = [wanted.make("cai", tmp_path, setting).fingerprint for _, setting in settings.ablations()]
+    ablated = [wanted.make("cai", tmp_path, setting).fingerprint for _, setting in settings.ABLATIONS]
     assert len(set(ablated)) == len(ablated) > 20
 
 
