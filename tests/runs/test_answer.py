@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import seewhen
+from seewhen.errors import UnsupportedMode
 from seewhen.runs.answer import ModelAnswerer
 from seewhen.runs.controls import Part, from_json, label, with_controls
 from seewhen.runs.evaluate import Ask, directory_fingerprint, evaluate, light_backbone
@@ -322,3 +324,10 @@ def test_the_fingerprint_of_a_checkpoint_sees_its_files(tmp_path):
     assert directory_fingerprint(tmp_path) == first
     (tmp_path / "a.bin").write_bytes(b"2")
     assert directory_fingerprint(tmp_path) != first
+
+
+@pytest.mark.parametrize(("name", "seeds"), [("saliency", None), ("opera", 2)])
+def test_a_mode_that_a_method_does_not_have_is_refused(name: str, seeds: int | None, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedMode):
+        evaluate(Ask("pope", scenes=1, seeds=seeds), seewhen.method(name), tmp_path)
+    assert not list(tmp_path.iterdir())

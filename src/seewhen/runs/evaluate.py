@@ -23,7 +23,7 @@ from seewhen.runs.engine import InProcess, Plan, Pool, Processes, run
 from seewhen.runs.pictures import scene_source
 from seewhen.runs.scoring import result_of, score_records, write_counts
 from seewhen.runs.store import Record, RunStore
-from seewhen.runs.versions import package_versions
+from seewhen.runs.versions import package_versions, processor_name
 from seewhen.runs.work import Maker, Task, image_order
 
 if TYPE_CHECKING:
@@ -306,16 +306,6 @@ def environment(ask: Ask, machine: Machine) -> dict[str, Any]:
     }
 
 
-def processor_name() -> str:
-    """The CPU's name where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.processor() or platform.machine()
-
-
 def run_name(config: Mapping[str, Any]) -> str:
     """A directory name that a person can read and two configurations never share."""
     benchmark, model = config["benchmark"], config["model"]
@@ -347,6 +337,7 @@ def evaluate(
     `keep` restricts to some images (a sweep tunes on some and reports on others); `prepared` is a loaded
     benchmark with the model's facts, to save loading them for every method.
     """
+    check_mode(ask, method)
     machine = machine or Machine()
     benchmark, model = prepared or (ask.load(), model_facts(ask, machine.device))
     samples = [s for s in benchmark.samples() if keep is None or s.image in keep]
@@ -378,14 +369,19 @@ def evaluate(
         return path, run(store, Plan(tasks, seeds, ask.batch), pool, result, title)
 
 
-def check_method(ask: Ask, method: Method, backbone: Any) -> None:
-    """Raises where the method cannot run like this, before a directory is made for it."""
-    from seewhen.intervene import Session
-
+def check_mode(ask: Ask, method: Method) -> None:
+    """Refuse greedy runs of a method that samples, and sampled runs of a beam search."""
     if method.samples_only and not ask.sampled:
         raise UnsupportedMode(f"{method.name} only samples.", "Give it --seeds.")
     if method.beams_only and ask.sampled:
         raise UnsupportedMode(f"{method.name} is a beam search and does not sample.", "Leave --seeds out.")
+
+
+def check_method(ask: Ask, method: Method, backbone: Any) -> None:
+    """Raises where the method cannot run like this, before a directory is made for it."""
+    from seewhen.intervene import Session
+
+    check_mode(ask, method)
     Session(backbone, method)
 
 
