@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from photographs.gather import Found, keep, nameless
+from photographs.told import told
 from seewhen.runs.store import Record, Run
 
 
@@ -46,6 +47,20 @@ def test_greedy_runs_are_whole_or_left_out_and_samplers_are_not_among_them() -> 
         "opera chair 64 greedy: 4 of 4 answers, left out",
         "saliency chair 64 greedy: only samples, left out of the greedy runs",
     ]
+
+
+def test_captions_are_counted_once_for_each_object() -> None:
+    answers = ("A dog and a dog beside a car.", "A cat.")
+    records = tuple(Record(str(n), 0, str(n), text) for n, text in enumerate(answers))
+    shown = {"0": frozenset({"dog"}), "1": frozenset({"cat"})}
+    common = {"dog": 0.1, "car": 0.3, "cat": 0.2}
+    assert told(Run(Path("run"), {}, {}, records, None, ()), shown, common) == {
+        "objects": 1.5,
+        "invented": 0.5,
+        "common_right": 15.0,
+        "common_invented": 30.0,
+        "often_invented": ["car 1"],
+    }
 
 
 def test_folders_of_a_machine_stay_there() -> None:

@@ -145,6 +145,22 @@ def test_tuned_parameters_are_used(trained: run.Place) -> None:
     assert study.make("cai", trained.out).contrast == 3.0
 
 
+def test_methods_are_timed_against_regular_decoding(trained: run.Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    from photographs import latency
+
+    few = ("regular", "cai", "opera", "saliency", "vti")  # the last has no directions there
+    monkeypatch.setattr(latency, "NAMES", few)
+    monkeypatch.setattr("sys.argv", ["latency", str(trained.out), "--rounds", "1", "--tokens", "2"])
+    threads = torch.get_num_threads()
+    try:
+        latency.main()
+    finally:
+        torch.set_num_threads(threads)
+    written = json.loads((trained.out / "latency-cpu.json").read_text("utf-8"))
+    assert set(written["methods"]) == set(few) - {"vti"} and written["methods"]["regular"]["ratio"] == 1
+    assert all(entry["ms_per_token"] > 0 for entry in written["methods"].values())
+
+
 def test_every_row_of_the_study_can_be_made(trained: run.Place) -> None:
     made = {name: study.make(name, trained.out) for name in study.NAMES if name not in ("vti", "ict")}
     assert len({m.fingerprint for m in made.values()}) == len(made)
