@@ -2,7 +2,8 @@
 
 The file lists byte strings (base64) with their ranks and no merges. A byte-pair encoder needs merges, one per
 token: the last pair that is joined when the token's own bytes are encoded with lower ranks only. (Inside a
-longer word the same pair is joined last, since merges that cross the token's border would prevent it.)
+longer word the same pair is joined last, since merges that cross the token's border would prevent it.) A token
+that only tokens of higher rank could build is never built; training, which joins what is there, makes none.
 The class carries the published name, so the published `tokenizer_config.json` leads to it.
 """
 
