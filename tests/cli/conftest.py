@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cli.command import Ran
+from cli.command import Ran, in_process
 from runs.tiny_checkpoint import write
-from seewhen import cli
 
 
 @pytest.fixture(scope="session")
@@ -32,13 +30,4 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
     """`run("describe", path)`: what the installed command does, without starting a process."""
-
-    def call(*arguments: object) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["seewhen", *map(str, arguments)])
-        monkeypatch.setattr(cli, "_debug", False)
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        return Ran(int(exit_.value.code or 0), out, err)
-
-    return call
+    return in_process(monkeypatch, capsys)

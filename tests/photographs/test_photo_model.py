@@ -16,9 +16,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 import seewhen
-from cli.command import Ran
+from cli.command import Ran, in_process
 from photographs.int8 import save_int8
-from seewhen import cli
 from seewhen.cli.photograph import model_for
 from seewhen.errors import InvalidInput
 from seewhen.loading import PACKAGED, PHOTO, check_name, load, resolve
@@ -51,16 +50,7 @@ def absent(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """The command line in this process."""
-
-    def call(*arguments: object) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["seewhen", *map(str, arguments)])
-        monkeypatch.setattr(cli, "_debug", False)
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        return Ran(int(exit_.value.code or 0), out, err)
-
-    return call
+    return in_process(monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -61,13 +60,6 @@ def test_every_run_of_the_report_is_there_complete_and_about_held_out_photograph
         assert '"/' not in (folder / "manifest.json").read_text("utf-8")  # no folder of any machine
 
 
-def shared() -> Path:
-    folder = Path(os.environ.get("SEEWHEN_SHARED", Path(__file__).parents[2].parent / "shared")) / "data"
-    if not (folder / "pope").is_dir():
-        pytest.skip("POPE's questions and COCO's objects are not here: set SEEWHEN_SHARED")
-    return folder
-
-
 def score(*arguments: Any) -> dict[str, float]:
     done = CliRunner().invoke(app, ["score", *map(str, arguments), "--json"])
     assert done.exit_code == 0, done.output
@@ -75,17 +67,16 @@ def score(*arguments: Any) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("place", [0, 3, 6])
-def test_score_gives_the_reports_numbers_from_the_published_files(runs: Path, place: int) -> None:
-    data = shared()
+def test_score_gives_the_reports_numbers_from_the_published_files(runs: Path, shared: Path, place: int) -> None:
     asked = evidence.groups(REPORT)["pope", "greedy", 8]["methods"][place]
     files = [x for kind in ("random", "popular", "adversarial") for x in ("--questions", f"coco_pope_{kind}.json")]
-    questions = [str(data / "pope" / x) if x.endswith(".json") else x for x in files]
+    questions = [str(shared / "pope" / x) if x.endswith(".json") else x for x in files]
     found = score("pope", "--answers", runs / asked["run"] / "samples.jsonl", *questions)
     for name in ("accuracy", "f1", "coco-adversarial/accuracy"):
         assert found[name] == pytest.approx(asked["metrics"][name]["value"], abs=1e-4)
     told = evidence.groups(REPORT)["chair", "greedy", 64]["methods"][place]
     found = score(
-        "chair", "--answers", runs / told["run"] / "samples.jsonl", "--objects", data / "coco_objects.json.gz"
+        "chair", "--answers", runs / told["run"] / "samples.jsonl", "--objects", shared / "coco_objects.json.gz"
     )
     for name in ("chair_s", "chair_i", "recall"):
         assert found[name] == pytest.approx(told["metrics"][name]["value"], abs=1e-4)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 import seewhen
+from cli.command import Ran, in_process
 from seewhen import cli
 from seewhen.runs.evaluate import Ask, evaluate
 from seewhen.trace import Trace
@@ -17,25 +17,11 @@ from viewer.browser import Browser
 from viewer.page_data import payload_of
 
 
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
     """The command in this process; a page that would be opened is noted in stdout."""
     monkeypatch.setattr("webbrowser.open", lambda address: print("opened", address) or True)
-
-    def call(*arguments: object) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["seewhen", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        out, err = capsys.readouterr()
-        return Ran(int(exit_.value.code or 0), out, err)
-
-    return call
+    return in_process(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="module")
