@@ -1,10 +1,12 @@
 """Every method on photographs: POPE and CHAIR, greedy and sampled, many processes on one GPU.
 
-    python -m photographs.study RUN --tune --processes 8 --seconds 500
+    python -m photographs.study RUN --processes 8 --seconds 500
+    python -m photographs.study RUN --tune
     seewhen report RUN/runs --out report
 
-RUN holds model/ and exam/ (`python -m photographs pack`, `exam`). With `--tune` the settings of `settings.py` are
-tried on validation photographs first and the best written to RUN/tuned.json. There is one list of runs, the most
+RUN holds model/ and exam/ (`python -m photographs pack`, `exam`). Methods run with their published settings. With
+`--tune` those of `settings.py` are tried on validation photographs instead, the best written to RUN/tuned.json and
+(unless published) asked about the test photographs: RUN/trials, RUN/tuned. There is one list of runs, the most
 telling first; each process takes the first that nobody has. Runs resume: start it again to go on. Many small
 processes share a GPU far better under NVIDIA's multi-process service: `--mps` starts one and stops it again.
 """
@@ -26,10 +28,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from photographs.wanted import BATCH, MAIN, NAMES, Wanted, ablation_trials, asks, choose, in_order, make, trials
+from photographs.wanted import (
+    BATCH,
+    NAMES,
+    Wanted,
+    ablation_trials,
+    asks,
+    choose,
+    in_order,
+    make,
+    trials,
+    tuned_runs,
+)
 from seewhen.atomic import replacing
 
-HEAVY = {"opera": 120, "saliency": 120}  # rows of a batch: one keeps five beams of each, one looks through layers
+# Rows of a batch, and processes that share the batches: one keeps five beams of each row, one goes back through
+# the layers for each token.
+HEAVY = {"opera": (112, 4), "saliency": (225, 4)}
 
 
 @contextmanager
@@ -58,6 +73,8 @@ def calibrate(name: str, run: Path) -> None:
 
 def answer(wanted: Wanted, run: Path) -> str:
     """One run, from where it was; what was found, as JSON."""
+    import torch
+
     from seewhen.errors import UnsupportedMode
     from seewhen.runs.evaluate import Machine, evaluate
 
@@ -67,11 +84,17 @@ def answer(wanted: Wanted, run: Path) -> str:
     setting = None if wanted.setting is None else json.loads(wanted.setting)
     try:
         method = make(wanted.method, run, setting)
-        ask = replace(wanted.ask, batch=min(wanted.ask.batch, HEAVY.get(wanted.method, wanted.ask.batch)))
-        path, result = evaluate(ask, method, run / ("runs" if setting is None else "trials"), Machine())
+        # Of questions it is the arithmetic that takes the time: half the rows, half the memory.
+        usual = wanted.ask.batch if wanted.ask.benchmark == "chair" else max(1, wanted.ask.batch // 2)
+        rows, processes = HEAVY.get(wanted.method, (usual, 1))
+        ask = replace(wanted.ask, batch=min(wanted.ask.batch, rows))
+        machine = Machine(devices=("cuda:0",) * processes if torch.cuda.is_available() and processes > 1 else ())
+        path, result = evaluate(ask, method, run / wanted.folder, machine)
     except UnsupportedMode as error:
         print(f"{wanted}: {error}", flush=True)
         return json.dumps({"refused": str(error)})
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()  # others need the memory
     print(f"{wanted}: {time.perf_counter() - start:.1f} s", flush=True)
     metrics = {name: entry["value"] for name, entry in result["metrics"].items()}
     return json.dumps({"run": path.name, "fired": result["facts"].get("fired"), "metrics": metrics})
@@ -103,11 +126,10 @@ def work(todo: list[Wanted], run: Path, marks: Path, most: int | None = None) ->
 
 
 def fingerprint(run: Path, limit: int | None) -> str:
-    """Of the model and the tuned parameters that the runs are made with."""
+    """Of the model and the photographs that the runs are made with."""
     from seewhen.runs.evaluate import directory_fingerprint
 
-    tuned = (run / "tuned.json").read_bytes() if (run / "tuned.json").is_file() else b""
-    return hashlib.sha256(f"{directory_fingerprint(run / 'model')} {limit}".encode() + tuned).hexdigest()[:12]
+    return hashlib.sha256(f"{directory_fingerprint(run / 'model')} {limit}".encode()).hexdigest()[:12]
 
 
 def measure_regular(run: Path, limit: int | None, batch: int) -> dict[str, Any]:
@@ -178,7 +200,9 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--limit", type=int, help="photographs, for a quick look")
-    parser.add_argument("--tune", action="store_true", help="choose settings on validation photographs first")
+    parser.add_argument(
+        "--tune", action="store_true", help="choose settings on validation photographs, ask with them"
+    )
     parser.add_argument("--greedy", action="store_true", help="no sampled runs")
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=1e9, help="stop then; start again to go on")
@@ -202,29 +226,25 @@ def main() -> None:
 
 
 def be_worker(options: argparse.Namespace) -> None:
-    """Trials, then the study with what is chosen by them; the ablations before the rivals' sampled runs."""
+    """The study; or trials and ablations, then the test photographs with what is chosen by them."""
     from seewhen.runs.evaluate import directory_fingerprint
 
     run, names = options.run, options.methods.split(",")
-    marks = run / "marks" / f"trials-{directory_fingerprint(run / 'model')}"
-    marks.mkdir(exist_ok=True)
-    ablated = ablation_trials(run, options.limit, options.batch) if options.tune else []
-    if options.tune:
-        tried = trials(run, names, options.limit, options.batch)
-        work(tried, run, marks)
-        while not all(over(wanted, marks) for wanted in tried):  # others are still at it
-            work(ablated, run, marks, most=1)
-            time.sleep(0.5)
-        write_chosen(tried, run, marks)
-    # A change of what is asked or of tuned parameters makes other runs: what was marked does not count for them.
+    # A change of the model or of what is asked makes other runs: what was marked does not count for them.
     own = run / "marks" / fingerprint(run, options.limit)
     own.mkdir(exist_ok=True)
-    todo = in_order(names, asks(run, options.limit, options.batch), options.greedy)
-    later = [place for place, wanted in enumerate(todo) if wanted.ask.sampled and wanted.method not in MAIN]
-    first = later[0] if later else len(todo)
-    work(todo[:first], run, own)
-    work(ablated, run, marks)
-    work(todo[first:], run, own)
+    if not options.tune:
+        work(in_order(names, asks(run, options.limit, options.batch), options.greedy), run, own)
+        return
+    marks = run / "marks" / f"trials-{directory_fingerprint(run / 'model')}"
+    marks.mkdir(exist_ok=True)
+    tried = trials(run, names, options.limit, options.batch)
+    tried += ablation_trials(run, options.limit, options.batch)
+    work(tried, run, marks)
+    while not all(over(wanted, marks) for wanted in tried):  # others are still at it
+        time.sleep(0.5)
+    write_chosen(tried, run, marks)
+    work(tuned_runs(run, options.limit, options.batch), run, own)
 
 
 def over(wanted: Wanted, marks: Path) -> bool:

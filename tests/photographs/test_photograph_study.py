@@ -14,12 +14,14 @@ from photographs import settings, study, wanted
 
 def test_greedy_runs_come_before_sampled_and_the_main_methods_before_the_others(tmp_path: Path) -> None:
     todo = wanted.in_order(list(wanted.NAMES), wanted.asks(tmp_path), greedy=False)
-    assert len(todo) == len({w.file for w in todo}) == 6 * len(wanted.NAMES)
+    assert len(todo) == len({w.file for w in todo}) == 7 * len(wanted.NAMES)
     half, main = 3 * len(wanted.NAMES), 3 * len(wanted.MAIN)
     assert not any(w.ask.sampled for w in todo[:half]) and all(w.ask.sampled for w in todo[half:])
     assert {w.method for w in todo[:main]} == set(wanted.MAIN)
     assert {w.method for w in todo[half : half + 2 * main // 3]} == set(wanted.MAIN)
-    assert {w.ask.style for w in todo[-len(wanted.NAMES) :]} == {"plain-128"}
+    last = todo[-2 * len(wanted.NAMES) :]
+    assert {w.ask.style for w in last[: len(wanted.NAMES)]} == {"plain-128"}
+    assert {str(w).partition(" ")[2] for w in last[len(wanted.NAMES) :]} == {"pope 5 seeds all"}
     assert [str(w) for w in todo[:8:7]] == ["regular chair plain-64 greedy", "regular pope greedy"]
     few = wanted.in_order(["opera", "cai"], wanted.asks(tmp_path), greedy=True)
     assert [w.method for w in few] == ["cai"] * 3 + ["opera"] * 3
@@ -58,9 +60,23 @@ def test_the_best_setting_that_keeps_recall_is_chosen(tmp_path: Path) -> None:
             found[told] = {"chair_i": chair, "recall": recall}
             found[asked] = {"accuracy": accuracy, "recall": 99.0}
     assert wanted.choose(tried, found) == {"pai": settings.TRIED["pai"][3]}
-    (tmp_path / "tuned.json").write_text(json.dumps(wanted.choose(tried, found)))
-    assert wanted.make("pai", tmp_path) == wanted.make("pai", tmp_path, settings.TRIED["pai"][3])
-    assert wanted.make("vcd", tmp_path) == wanted.make("vcd", tmp_path, {})
+
+
+def test_what_was_chosen_is_asked_about_test_photographs_unless_it_is_published(tmp_path: Path) -> None:
+    tilts = [w for w in wanted.ablation_trials(tmp_path) if json.loads(w.setting or "")["contrast"] == 1.0]
+    exponential = next(w for w in tilts if "exponential" in (w.setting or ""))
+    found = {
+        w: {"accuracy": 80.0, "chair_i": 20.0 if w.setting == exponential.setting else 30.0, "recall": 50.0}
+        for w in tilts
+    }
+    chosen = wanted.choose(tilts, found)
+    assert chosen == {"cai-attention": json.loads(exponential.setting or "")}
+    (tmp_path / "tuned.json").write_text(json.dumps({**chosen, "pai": {}, "vcd": {"alpha": 0.25}}))
+    runs = wanted.tuned_runs(tmp_path)
+    assert [w.method for w in runs] == ["cai-attention", "vcd"] * 4 and {w.folder for w in runs} == {"tuned"}
+    assert {w.ask.data for w in runs} == {str(tmp_path / "exam" / "test")}
+    made = wanted.make(runs[0].method, tmp_path, json.loads(runs[0].setting or ""))
+    assert made == wanted.make("cai", tmp_path, {"contrast": 1.0, "tilt": "exponential"})
 
 
 def test_each_run_is_taken_once_and_what_fails_does_not_stop_the_rest(
@@ -108,12 +124,10 @@ def test_processes_that_fail_are_replaced_and_all_are_stopped_in_time(tmp_path: 
             os.kill(process, 0)
 
 
-def test_marks_belong_to_a_model_and_its_parameters(tmp_path: Path) -> None:
+def test_marks_belong_to_a_model_and_what_it_is_asked(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     seen: list[Any] = [study.fingerprint(tmp_path, None), study.fingerprint(tmp_path, 5)]
-    (tmp_path / "tuned.json").write_text(json.dumps({"cai": {"contrast": 1.5}}))
-    seen.append(study.fingerprint(tmp_path, None))
     (tmp_path / "model" / "config.json").write_text('{"a": 1}')
     seen.append(study.fingerprint(tmp_path, None))
-    assert len(set(seen)) == 4
+    assert len(set(seen)) == 3

@@ -1,5 +1,6 @@
 """All stages on a tiny store, and that what was trained is what is measured."""
 
+import argparse
 import dataclasses
 import json
 import shutil
@@ -137,12 +138,27 @@ def test_looking_uses_annotated_photographs_and_their_boxes(trained: run.Place) 
     assert told["photographs"] == 2 and {"pointing", "auroc", "fired", "failure"} < set(told)
 
 
-def test_tuned_parameters_are_used(trained: run.Place) -> None:
-    (trained.out / "tuned.json").write_text(json.dumps({"cai": {"contrast": 1.5}}))
-    assert study.make("cai", trained.out).contrast == 1.5
-    assert study.make("cai-contrast", trained.out).of.contrast == 1.5
-    (trained.out / "tuned.json").unlink()
-    assert study.make("cai", trained.out).contrast == 3.0
+def test_settings_are_tried_chosen_and_asked_again(trained: run.Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("photographs.wanted.TRIED", {"icd": ({}, {"alpha": 0.25})})
+    monkeypatch.setattr("photographs.wanted.ABLATIONS", (("base", {"contrast": 1.0}),))
+    out = trained.out
+    (out / "marks").mkdir(exist_ok=True)
+    options = argparse.Namespace(run=out, limit=1, batch=18, methods="icd", greedy=True, tune=True)
+    study.be_worker(options)
+    tried = [json.loads(path.read_text("utf-8")) for path in (out / "marks").glob("trials-*/*.done")]
+    assert len(tried) == 8 and all("metrics" in one for one in tried)
+    assert len(list((out / "trials").glob("*/result.json"))) == 8
+    assert set(json.loads((out / "tuned.json").read_text("utf-8"))) <= {"icd", "cai-attention"}
+    (out / "tuned.json").write_text(json.dumps({"icd": {"alpha": 0.25}}))
+    study.be_worker(options)
+    alphas = [
+        json.loads(path.read_text("utf-8"))["config"]["method"]["parameters"]["alpha"]
+        for path in (out / "tuned").glob("*_icd_*/manifest.json")
+    ]
+    assert alphas == [0.25] * 4
+    options.tune = False
+    study.be_worker(options)
+    assert len(list((out / "runs").glob("*_icd_greedy_*/result.json"))) == 3
 
 
 def test_methods_are_timed_against_regular_decoding(trained: run.Place, monkeypatch: pytest.MonkeyPatch) -> None:
