@@ -13,6 +13,9 @@ in CAI; and a fixed share `keep`. Another map is plugged in by `register_relevan
 and `relevance="name"`. Black is the darkest value of each channel of the image, because a model does
 not know how its processor normalises.
 
+Adding logits also sharpens: rows that agree give `(1 + alpha) z`, the temperature divided by `1 + alpha`. When
+sampling, compare with regular sampling that cool (docs/evidence.md: most of its effect there).
+
 `reference_parity` keeps a defect of the released code: from the second token on its second branch
 continues the cache of the first, so that both rows agree and the rule only sharpens, `(1 + alpha) z`.
 """

@@ -79,6 +79,8 @@ def sentence(line: Line, comparison: Comparison) -> str:
         )
     told = f"{who} cannot be told apart from {baseline}: {what} ({proof})."
     if d.low > 0 or d.high < 0:
+        if 2 * d.changed > d.images:
+            return f"{told} The interval only just leaves out zero, and the test does not confirm it."
         return f"{told} Only {d.changed} of {d.images} images count differently, too few to rule out chance."
     return f"{told} With {d.images} images the true difference may lie anywhere in that interval."
 
