@@ -1,98 +1,81 @@
-"""The table and the pictures of docs/evidence.md, from the committed results.
+"""The tables and the pictures of docs/evidence.md, from the committed results.
 
     python -m photographs.evidence
 
-The table stands between two marks in the page and is replaced there; a test compares it with the results.
+Each table stands between two marks in the page and is replaced there; a test compares them with the results.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from seewhen.runs.words import title
+from photographs import tables
+from photographs.tables import ASKED, TOLD_LONG, TOLD_SAMPLED, Key, groups, label
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 DOCS = HERE.parents[1] / "docs"
-START, END = "<!-- table: photographs.evidence -->", "<!-- end of table -->"
-
-GREEDY, SAMPLED = "greedy", "sample"
-COLUMNS = (
-    ("CHAIR_I", ("chair", GREEDY, 64), "chair_i"),
-    ("recall", ("chair", GREEDY, 64), "recall"),
-    ("CHAIR_I, 128", ("chair", GREEDY, 128), "chair_i"),
-    ("POPE random", ("pope", GREEDY, 8), "coco-random/accuracy"),
-    ("popular", ("pope", GREEDY, 8), "coco-popular/accuracy"),
-    ("adversarial", ("pope", GREEDY, 8), "coco-adversarial/accuracy"),
-    ("sampled CHAIR_I", ("chair", SAMPLED, 64), "chair_i"),
-)
-Group = dict[str, Any]
+END = "<!-- end of table -->"
 
 
-def groups(report: dict[str, Any]) -> dict[tuple[str, str, int], Group]:
-    """The report's groups by benchmark, decoding and tokens."""
-    found = {}
-    for group in report["groups"]:
-        facts = group["facts"]
-        found[facts["benchmark"], facts["decoding"], facts["max new tokens"]] = group
-    return found
+def start(name: str) -> str:
+    return f"<!-- table: photographs.evidence {name} -->"
 
 
-def label(method: dict[str, Any]) -> str:
-    """As in the report; CAI with its default is the same row, whether or not others of it ran in a group."""
-    name = str(method["label"])
-    return title("cai" if name.startswith("cai (default") else name)
+def read(name: str) -> Any:
+    return json.loads((RESULTS / name).read_text("utf-8"))
 
 
-def cell(method: dict[str, Any], metric: str) -> str:
-    """A value, marked where its difference from regular decoding is real."""
-    mark = ""
-    for comparison in method["comparisons"]:
-        if (comparison["against"], comparison["metric"], comparison["verdict"]) == ("regular", metric, "real"):
-            mark = " ▲" if comparison["better"] else " ▼"
-    return f"{method['metrics'][metric]['value']:.1f}{mark}"
+def all_tables() -> dict[str, str]:
+    """Every table of the page by its name."""
+    report, trials, tuned = (read(f"{folder}/report.json") for folder in ("report", "trials", "tuned"))
+    chosen = read("tuned/chosen.json")
+    return {
+        "greedy": tables.greedy_table(report),
+        "sampled": tables.sampled_table(report),
+        "tuned": tables.tuned_table(tuned, chosen),
+        "tried": tables.tried_table(trials, chosen),
+        "ablations": tables.ablation_table(trials),
+        "cost": tables.cost_table(read("latency-cpu.json"), read("latency-cuda.json")),
+    }
 
 
-def table(report: dict[str, Any]) -> str:
-    """One row per method, in the report's order."""
-    found = groups(report)
-    rows: dict[str, dict[str, str]] = {}
-    for name, key, metric in COLUMNS:
-        for method in found[key]["methods"]:
-            if metric in method["metrics"]:
-                rows.setdefault(label(method), {})[name] = cell(method, metric)
-    lines = ["| method | " + " | ".join(name for name, _, _ in COLUMNS) + " |", "|---|" + "--:|" * len(COLUMNS)]
-    for row, cells in rows.items():
-        lines.append(f"| {row} | " + " | ".join(cells.get(name, "–") for name, _, _ in COLUMNS) + " |")
-    return "\n".join(lines)
-
-
-def with_table(page: str, made: str) -> str:
+def with_table(page: str, name: str, made: str) -> str:
     """The page with the table between its marks."""
-    before, _, rest = page.partition(START)
+    before, _, rest = page.partition(start(name))
     _, _, after = rest.partition(END)
-    return f"{before}{START}\n{made}\n{END}{after}"
+    return f"{before}{start(name)}\n{made}\n{END}{after}"
 
 
-def draw_methods(report: dict[str, Any], out: Path) -> None:
-    """Differences from regular decoding with their intervals: invented objects, recall, questions."""
+Panel = tuple[str, Key, str, str]  # heading, group, metric, baseline
+
+GREEDY_PANELS: tuple[Panel, ...] = (
+    ("CHAIR_I, captions\n(less is better)", TOLD_LONG, "chair_i", "regular"),
+    ("recall, captions\n(more is better)", TOLD_LONG, "recall", "regular"),
+    ("accuracy, POPE\n(more is better)", ASKED, "accuracy", "regular"),
+)
+SAMPLED_PANELS: tuple[Panel, ...] = (
+    ("CHAIR_I against regular sampling\n(less is better)", TOLD_SAMPLED, "chair_i", "regular"),
+    ("CHAIR_I against the cut alone\n(less is better)", TOLD_SAMPLED, "chair_i", "min-p"),
+    ("POPE accuracy against the cut alone\n(more is better)", ("pope", "sample", 8), "accuracy", "min-p"),
+)
+
+
+def draw_methods(report: dict[str, Any], panels: Sequence[Panel], out: Path) -> None:
+    """Differences from a baseline with their intervals, side by side."""
     import matplotlib.pyplot as plt
 
     found = groups(report)
-    wanted = (
-        ("CHAIR_I, captions\n(less is better)", ("chair", GREEDY, 128), "chair_i"),
-        ("recall, captions\n(more is better)", ("chair", GREEDY, 128), "recall"),
-        ("accuracy, POPE\n(more is better)", ("pope", GREEDY, 8), "accuracy"),
-    )
-    names = [label(m) for m in found["chair", GREEDY, 128]["methods"] if m["label"] != "regular"]
-    figure, axes = plt.subplots(1, 3, figsize=(9.5, 5.2), sharey=True, layout="constrained")
-    for axis, (heading, key, metric) in zip(axes, wanted, strict=True):
+    names = [label(m) for m in found[panels[0][1]]["methods"] if m["label"] != "regular"]
+    figure, axes = plt.subplots(1, len(panels), figsize=(9.5, 5.2), sharey=True, layout="constrained")
+    for axis, (heading, key, metric, against) in zip(axes, panels, strict=True):
         axis.axvline(0, color="0.6", linewidth=0.8)
         for method in found[key]["methods"]:
             for c in method["comparisons"]:
-                if (c["against"], c["metric"]) == ("regular", metric) and label(method) in names:
+                if (c["against"], c["metric"]) == (against, metric) and label(method) in names:
                     real = c["verdict"] == "real"
                     colour = ("tab:green" if c["better"] else "tab:red") if real else "0.45"
                     place = len(names) - names.index(label(method))
@@ -102,7 +85,7 @@ def draw_methods(report: dict[str, Any], out: Path) -> None:
         axis.tick_params(labelsize=8)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_yticks(range(len(names), 0, -1), names, fontsize=8)
-    figure.supxlabel("points more than regular decoding, 95 % interval; grey: cannot be told apart", fontsize=8)
+    figure.supxlabel("difference in points, 95 % interval; grey: cannot be told apart", fontsize=8)
     figure.savefig(out, dpi=150)
     plt.close(figure)
 
@@ -133,14 +116,17 @@ def draw_learning(lines: list[dict[str, Any]], out: Path) -> None:
 
 def main() -> None:
     """Write all of it."""
-    report = json.loads((RESULTS / "report" / "report.json").read_text("utf-8"))
     pictures = DOCS / "images" / "evidence"
     pictures.mkdir(parents=True, exist_ok=True)
-    draw_methods(report, pictures / "methods.png")
+    report = read("report/report.json")
+    draw_methods(report, GREEDY_PANELS, pictures / "methods.png")
+    draw_methods(report, SAMPLED_PANELS, pictures / "sampled.png")
     training = (RESULTS / "training.jsonl").read_text("utf-8").splitlines()
     draw_learning([json.loads(line) for line in training], pictures / "learning.png")
-    page = DOCS / "evidence.md"
-    page.write_text(with_table(page.read_text("utf-8"), table(report)), encoding="utf-8")
+    page = (DOCS / "evidence.md").read_text("utf-8")
+    for name, made in all_tables().items():
+        page = with_table(page, name, made)
+    (DOCS / "evidence.md").write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -20,16 +20,17 @@ from seewhen.methods import method_class
 from seewhen.runs.evaluate import Ask, run_name
 from seewhen.runs.scoring import result_of, score_records, write_counts
 from seewhen.runs.store import Record, Run, read_run, to_json, write_atomic
+from seewhen.runs.work import Task, image_order
 
 Group = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
 class Found:
-    """A run that was read, how many questions it has, and the seeds that answered them all."""
+    """A run that was read, the questions that count, and the seeds that answered them all."""
 
     run: Run
-    questions: int
+    questions: frozenset[str]
     seeds: tuple[int, ...]
 
     @property
@@ -56,15 +57,23 @@ def nameless(value: Any) -> Any:
     return value
 
 
-def find(study: Path, needed: dict[str, int]) -> list[Found]:
-    """All runs below `study`, with the seeds that are complete; `needed` questions of each benchmark."""
+def in_order(benchmark: Any) -> list[str]:
+    """Ids of its questions as they are asked: those about one image together."""
+    return [task.id for task in image_order(Task(s.id, s.image, "", "") for s in benchmark.samples())]
+
+
+def find(study: Path, needed: dict[str, list[str]]) -> list[Found]:
+    """All runs below `study`, with the seeds that are complete; `needed` are the questions of each benchmark in
+    order. Of sampled POPE the first count: the rest was asked if there was time."""
     found = []
     for path in sorted(study.glob("*/manifest.json")):
         run = read_run(path.parent)
-        count = Counter(record.seed for record in run.records if not record.error)
         name, mode = run.config["benchmark"]["name"], run.config["decoding"]["mode"]
-        questions = 18 * SAMPLED if (name, mode) == ("pope", "sample") else needed[name]
-        found.append(Found(run, questions, tuple(seed for seed, n in sorted(count.items()) if n == questions)))
+        most = 18 * SAMPLED if (name, mode) == ("pope", "sample") else None
+        questions = frozenset(needed[name][:most])
+        count = Counter(record.seed for record in run.records if not record.error and record.id in questions)
+        seeds = tuple(seed for seed, n in sorted(count.items()) if n == len(questions))
+        found.append(Found(run, questions, seeds))
     return found
 
 
@@ -80,7 +89,7 @@ def keep(found: list[Found]) -> tuple[list[tuple[Found, tuple[int, ...]]], list[
         if one.group[1] == "greedy" and sampler:
             said.append(f"{one}: only samples, left out of the greedy runs")
         elif not one.seeds:
-            said.append(f"{one}: {len(one.run.records)} of {one.questions} answers, left out")
+            said.append(f"{one}: {len(one.run.records)} of {len(one.questions)} answers, left out")
         elif one.group[1] == "greedy":
             kept.append((one, one.seeds))
         else:
@@ -101,12 +110,12 @@ def write(one: Found, seeds: tuple[int, ...], benchmark: Any, out: Path) -> None
     folder = out / run_name(config)
     folder.mkdir(parents=True, exist_ok=True)
     order = {sample.id: place for place, sample in enumerate(benchmark.samples())}
-    records: list[Record] = [r for r in one.run.records if r.seed in seeds]
+    records: list[Record] = [r for r in one.run.records if r.seed in seeds and r.id in one.questions]
     records.sort(key=lambda r: (r.seed or 0, order[r.id]))
     manifest = {"format": 1, "config": config, "environment": one.run.environment}
     write_atomic(folder / "manifest.json", to_json(manifest))
     write_atomic(folder / "samples.jsonl", "".join(r.line() for r in records))
-    scored = score_records(benchmark, records, tuple(range(len(seeds))))
+    scored = score_records(benchmark, records, seeds)
     write_counts(folder, scored)
     write_atomic(folder / "result.json", to_json(result_of(benchmark, scored, records)))
 
@@ -125,7 +134,7 @@ def main() -> None:
         "pope": Ask("pope", data=str(options.exam), split="coco").load(),
     }
     asked = {"chair": options.captions, "pope": options.questions}
-    needed = {name: asked[name] or len(list(benchmark.samples())) for name, benchmark in benchmarks.items()}
+    needed = {name: in_order(benchmark)[: asked[name]] for name, benchmark in benchmarks.items()}
     kept, said = keep(find(options.study, needed))
     for one, seeds in kept:
         write(one, seeds, benchmarks[one.group[0]], options.out)

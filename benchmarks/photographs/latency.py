@@ -76,7 +76,11 @@ def main() -> None:
         "precision": str(model.dtype).removeprefix("torch."),
         "command": f"python -m photographs.latency RUN --rounds {options.rounds} --tokens {options.tokens}",
         "methods": {
-            name: {"ms_per_token": round(ms, 2), "ratio": round(ms / best["regular"], 2)}
+            name: {
+                "ms_per_token": round(ms, 2),
+                "ratio": round(ms / best["regular"], 2),
+                "rounds": [round(one, 2) for one in times[name][1:]],
+            }
             for name, ms in best.items()
         },
     }

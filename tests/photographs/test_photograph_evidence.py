@@ -10,30 +10,91 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from photographs import evidence, holdout
+from photographs import evidence, holdout, tables, wanted
 from seewhen.cli import app
+from seewhen.methods import method_class, method_names
+from seewhen.methods.base import Method
 from seewhen.runs.store import read_run
 
-REPORT = json.loads((evidence.RESULTS / "report" / "report.json").read_text("utf-8"))
+REPORT = evidence.read("report/report.json")
+
+
+def unpacked(name: str, folder: Path) -> Path:
+    with tarfile.open(evidence.RESULTS / f"{name}.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder / name
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("study")
-    with tarfile.open(evidence.RESULTS / "runs.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder / "runs"
+    return unpacked("runs", tmp_path_factory.mktemp("study"))
 
 
-def test_the_page_shows_the_reports_table() -> None:
+def test_the_page_shows_the_reports_tables() -> None:
     page = (evidence.DOCS / "evidence.md").read_text("utf-8")
-    assert evidence.with_table(page, evidence.table(REPORT)) == page
-    assert page.count(evidence.START) == page.count(evidence.END) == 1
+    made = evidence.all_tables()
+    for name, table in made.items():
+        assert page.count(evidence.start(name)) == 1
+        assert evidence.with_table(page, name, table) == page
+        assert table.count("\n") > 15
+    assert page.count(evidence.END) == len(made)
+
+
+ABLE = set(method_names()) - {"cai-gla"}  # which is for hybrid models and refuses this one
+
+
+def can(method: type[Method], decoding: str) -> bool:
+    return not (method.samples_only if decoding == "greedy" else method.beams_only)
+
+
+def test_every_method_was_asked_everything_that_it_can_answer() -> None:
+    """All of the registry: beam searches greedy only, samplers sampled only, five seeds."""
+    for (benchmark, decoding, _), group in tables.groups(REPORT).items():
+        asked = {row["method"]["method"] for row in group["methods"]}
+        able = {name for name in ABLE if can(method_class(name), decoding)}
+        assert able <= asked, (benchmark, decoding)
+        assert group["facts"]["seeds"] == (1 if decoding == "greedy" else 5)
+    assert len(REPORT["groups"]) == 6
+
+
+def test_settings_were_chosen_by_the_rule_and_then_asked_about_the_test_photographs() -> None:
+    known = tables.groups(evidence.read("trials/report.json"))
+    tried = wanted.trials(Path(), list(wanted.NAMES)) + wanted.ablation_trials(Path())
+    found = {}
+    for one in tried:
+        key = tables.TOLD if one.ask.benchmark == "chair" else tables.ASKED
+        row = tables.row_of(known[key], one.method, json.loads(one.setting or "{}"))
+        assert row is not None, one
+        found[one] = {name: entry["value"] for name, entry in row["metrics"].items()}
+    chosen = wanted.choose(tried, found)
+    assert chosen == evidence.read("tuned/chosen.json")
+    tuned = tables.groups(evidence.read("tuned/report.json"))
+    for name, setting in chosen.items():
+        for key in (tables.TOLD, tables.TOLD_LONG, tables.ASKED, tables.TOLD_SAMPLED):
+            assert tables.row_of(tuned[key], name, setting) is not None, (name, key)
+
+
+@pytest.mark.parametrize(("name", "benchmark"), [("trials", "pope"), ("tuned", "chair")])
+def test_trials_and_tuned_runs_are_there_to_report_again(
+    name: str, benchmark: str, runs: Path, tmp_path: Path
+) -> None:
+    folder = unpacked(name, tmp_path)
+    groups = evidence.read(f"{name}/report.json")["groups"]
+    rows = next(group for group in groups if group["facts"]["benchmark"] == benchmark)["methods"]
+    places = [folder / row["run"] if (folder / row["run"]).is_dir() else runs / row["run"] for row in rows]
+    validation = holdout.read()["validation"]
+    for place in places:
+        numbers = {int(Path(record.image).stem.rpartition("_")[2]) for record in read_run(place).records}
+        assert numbers <= validation if name == "trials" else not numbers & validation
+    done = CliRunner().invoke(app, ["report", *map(str, places), "--out", str(tmp_path / "again")])
+    assert done.exit_code == 0, done.output
+    made = json.loads((tmp_path / "again" / "report.json").read_text("utf-8"))["groups"]
+    assert len(made) == 1 and made[0]["methods"] == rows
 
 
 def test_the_report_is_made_from_the_committed_answers(runs: Path, tmp_path: Path) -> None:
     """A group of it: all greedy captions of 64 tokens, with intervals and corrected tests."""
-    wanted = evidence.groups(REPORT)["chair", "greedy", 64]
+    wanted = tables.groups(REPORT)["chair", "greedy", 64]
     folders = [str(runs / method["run"]) for method in wanted["methods"]]
     done = CliRunner().invoke(app, ["report", *folders, "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
@@ -68,13 +129,13 @@ def score(*arguments: Any) -> dict[str, float]:
 
 @pytest.mark.parametrize("place", [0, 3, 6])
 def test_score_gives_the_reports_numbers_from_the_published_files(runs: Path, shared: Path, place: int) -> None:
-    asked = evidence.groups(REPORT)["pope", "greedy", 8]["methods"][place]
+    asked = tables.groups(REPORT)["pope", "greedy", 8]["methods"][place]
     files = [x for kind in ("random", "popular", "adversarial") for x in ("--questions", f"coco_pope_{kind}.json")]
     questions = [str(shared / "pope" / x) if x.endswith(".json") else x for x in files]
     found = score("pope", "--answers", runs / asked["run"] / "samples.jsonl", *questions)
     for name in ("accuracy", "f1", "coco-adversarial/accuracy"):
         assert found[name] == pytest.approx(asked["metrics"][name]["value"], abs=1e-4)
-    told = evidence.groups(REPORT)["chair", "greedy", 64]["methods"][place]
+    told = tables.groups(REPORT)["chair", "greedy", 64]["methods"][place]
     found = score(
         "chair", "--answers", runs / told["run"] / "samples.jsonl", "--objects", shared / "coco_objects.json.gz"
     )
@@ -84,7 +145,7 @@ def test_score_gives_the_reports_numbers_from_the_published_files(runs: Path, sh
 
 def test_the_model_is_worth_measuring() -> None:
     """The marks that were set for it before it was trained."""
-    found = evidence.groups(REPORT)
+    found = tables.groups(REPORT)
     regular = {key: group["methods"][0]["metrics"] for key, group in found.items()}
     for kind, least in (("random", 80), ("popular", 76), ("adversarial", 72)):
         assert regular["pope", "greedy", 8][f"coco-{kind}/accuracy"]["value"] >= least

@@ -16,7 +16,7 @@ def found(method: str, mode: str, seeds: tuple[int, ...], answers: int = 4) -> F
         "method": {"label": method, "method": "part" if method.startswith("cai-") else method},
     }
     records = tuple(Record(str(n), 0, str(n), "A dog.") for n in range(answers))
-    return Found(Run(Path(method), config, {}, records, None, ()), 4, seeds)
+    return Found(Run(Path(method), config, {}, records, None, ()), frozenset("0123"), seeds)
 
 
 def test_sampled_runs_keep_the_seeds_that_all_have() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -21,7 +22,7 @@ from seewhen.runs.report import analyse, paper_model, primary_metric, read_runs
 from seewhen.runs.scoring import result_of, score_records, write_counts
 from seewhen.runs.store import Record, RunStore
 from seewhen.runs.tables import Grid, group_grids, latex_text, paper_grids, to_latex, to_markdown
-from seewhen.runs.words import findings, measured, title
+from seewhen.runs.words import findings, measured, sentence, title
 from seewhen.runs.writing import write_report
 
 BENCH = Pope(
@@ -114,6 +115,16 @@ def test_runs_that_differ_in_more_than_the_method_are_kept_apart(groups):
     ]
     assert groups[0].title == "POPE coco-random (files, 100 images), llava-1.5-7b-hf, greedy"
     assert groups[1].title.endswith("sampled, 3 seeds")
+
+
+def test_an_interval_without_zero_that_the_test_does_not_confirm_is_put_into_words(groups):
+    greedy, _ = groups
+    line = greedy.line("vcd")
+    found = verdict(line)
+    for changed, words in ((99, "The interval only just leaves out zero"), (19, "Only 19 of 100 images count")):
+        difference = replace(found.difference, low=-1.4, high=-0.01, p=0.08, images=100, changed=changed)
+        said = sentence(line, replace(found, difference=difference, p_holm=0.7))
+        assert "cannot be told apart" in said and words in said
 
 
 def test_verdicts(groups):

@@ -1,0 +1,213 @@
+"""The tables of docs/evidence.md, from the reports of the study.
+
+Marks are those of the report: ▲ ▼ where a difference from regular decoding is real after correction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from photographs.settings import ABLATIONS, TRIED, Setting
+from photographs.wanted import make
+from seewhen.runs.words import title
+
+Report = Mapping[str, Any]
+Row = Mapping[str, Any]  # a method of a report
+Key = tuple[str, str, int]  # benchmark, decoding, tokens
+
+GREEDY, SAMPLED = "greedy", "sample"
+TOLD, ASKED = ("chair", GREEDY, 64), ("pope", GREEDY, 8)
+TOLD_LONG, TOLD_SAMPLED = ("chair", GREEDY, 128), ("chair", SAMPLED, 64)
+NOTHING = "–"
+
+
+def groups(report: Report) -> dict[Key, dict[str, Any]]:
+    """The report's groups by benchmark, decoding and tokens."""
+    found = {}
+    for group in report["groups"]:
+        facts = group["facts"]
+        found[facts["benchmark"], facts["decoding"], facts["max new tokens"]] = group
+    return found
+
+
+def label(row: Row) -> str:
+    """As in the report; CAI with its default is the same row, whether or not others of it ran in a group."""
+    name = str(row["label"])
+    return title("cai" if name.startswith("cai (default") else name)
+
+
+def mark(row: Row, metric: str, against: str = "regular") -> str:
+    """Whether a difference is real, and for the better."""
+    for comparison in row["comparisons"]:
+        if (comparison["against"], comparison["metric"], comparison["verdict"]) == (against, metric, "real"):
+            return " ▲" if comparison["better"] else " ▼"
+    return ""
+
+
+def value(row: Row | None, metric: str) -> str:
+    """A number, marked where its difference from regular decoding is real."""
+    if row is None or metric not in row["metrics"]:
+        return NOTHING
+    return f"{row['metrics'][metric]['value']:.1f}{mark(row, metric)}"
+
+
+def words(row: Row | None) -> str:
+    """How long the captions are."""
+    return NOTHING if row is None else f"{row['metrics']['length']['value']:.0f}"
+
+
+def beyond_the_cut(row: Row | None, metric: str) -> str:
+    """The difference from the plausibility cut alone."""
+    for comparison in () if row is None else row["comparisons"]:
+        if (comparison["against"], comparison["metric"]) == ("min-p", metric):
+            return f"{comparison['value']:+.1f}{mark(row or {}, metric, 'min-p')}".replace("-", "−")
+    return NOTHING
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> str:
+    """A table whose first columns hold `words`, the others numbers."""
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * words + "--:|" * (len(head) - words)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def by_label(report: Report, keys: Iterable[Key]) -> dict[str, dict[Key, Row]]:
+    """The methods of some groups, in the order of the report."""
+    found: dict[str, dict[Key, Row]] = {}
+    known = groups(report)
+    for key in keys:
+        for row in known[key]["methods"]:
+            found.setdefault(label(row), {})[key] = row
+    return found
+
+
+def greedy_table(report: Report) -> str:
+    """Every method that decodes greedily (or by beams)."""
+    head = (
+        "method",
+        "CHAIR_S",
+        "CHAIR_I",
+        "recall",
+        "words",
+        "CHAIR_I, 128",
+        "POPE random",
+        "popular",
+        "adversarial",
+    )
+    rows = []
+    for name, found in by_label(report, (TOLD, TOLD_LONG, ASKED)).items():
+        told, asked = found.get(TOLD), found.get(ASKED)
+        cells = [value(told, metric) for metric in ("chair_s", "chair_i", "recall")]
+        cells += [
+            f"{told['metrics']['length']['value']:.0f}" if told else NOTHING,
+            value(found.get(TOLD_LONG), "chair_i"),
+        ]
+        cells += [value(asked, f"coco-{kind}/accuracy") for kind in ("random", "popular", "adversarial")]
+        rows.append([name, *cells])
+    return markdown(head, rows)
+
+
+def sampled_table(report: Report) -> str:
+    """Every method that samples, and what is left of its effect beside the cut alone."""
+    long, asked = ("chair", SAMPLED, 128), ("pope", SAMPLED, 8)
+    head = ("method", "CHAIR_I", "− min-p", "recall", "CHAIR_I, 128", "− min-p", "POPE accuracy", "− min-p")
+    rows = []
+    for name, found in by_label(report, (TOLD_SAMPLED, long, asked)).items():
+        told, longer, answer = (found.get(key) for key in (TOLD_SAMPLED, long, asked))
+        cells = [value(told, "chair_i"), beyond_the_cut(told, "chair_i"), value(told, "recall")]
+        cells += [value(longer, "chair_i"), beyond_the_cut(longer, "chair_i")]
+        rows.append([name, *cells, value(answer, "accuracy"), beyond_the_cut(answer, "accuracy")])
+    return markdown(head, rows)
+
+
+def row_of(group: Mapping[str, Any], name: str, setting: Setting) -> Row | None:
+    """The run of a method with a setting, wherever its directions lay."""
+    wanted = make(name, Path(), setting).to_json()
+
+    def same(row: Row) -> bool:
+        parameters = {**row["method"].get("parameters", {}), "directions": ""}
+        return row["method"]["method"] == wanted["method"] and parameters == {
+            **wanted["parameters"],
+            "directions": "",
+        }
+
+    return next((row for row in group["methods"] if same(row)), None)
+
+
+def in_words(setting: Setting) -> str:
+    return ", ".join(f"{name} {inner}".replace("_", " ") for name, inner in setting.items()) or "published"
+
+
+def tried_table(report: Report, chosen: Mapping[str, Setting]) -> str:
+    """What was tried on validation photographs, and what was chosen."""
+    known = groups(report)
+    regular = [row_of(known[key], "regular", {}) for key in (TOLD, ASKED)]
+    rows = [
+        ["Regular", "", value(regular[0], "chair_i"), value(regular[0], "recall"), value(regular[1], "accuracy")]
+    ]
+    for name, settings in TRIED.items():
+        for place, setting in enumerate(settings):
+            told, asked = (row_of(known[key], name, setting) for key in (TOLD, ASKED))
+            words = in_words(setting) + (" (published)" if not place and setting else "")
+            words = f"**{words}**" if chosen.get(name) == setting else words
+            cells = [value(told, "chair_i"), value(told, "recall"), value(asked, "accuracy")]
+            rows.append([title(name), words, *cells])
+    return markdown(("method", "setting", "CHAIR_I", "recall", "POPE accuracy"), rows, 2)
+
+
+def tuned_table(report: Report, chosen: Mapping[str, Setting]) -> str:
+    """Test photographs, each method with the setting that was chosen on others."""
+    known = groups(report)
+    head = ("method", "setting", "CHAIR_S", "CHAIR_I", "recall", "POPE accuracy", "sampled CHAIR_I", "− min-p")
+    rows = []
+    for name, setting in {"regular": {}, "min-p": {}, **chosen}.items():
+        told, asked, sampled = (row_of(known[key], name, setting) for key in (TOLD, ASKED, TOLD_SAMPLED))
+        cells = [value(told, metric) for metric in ("chair_s", "chair_i", "recall")]
+        cells += [value(asked, "accuracy"), value(sampled, "chair_i"), beyond_the_cut(sampled, "chair_i")]
+        said = "" if name in ("regular", "min-p") else in_words(without_contrast(setting))
+        rows.append([title(name), said, *cells])
+    return markdown(head, rows, 2)
+
+
+def without_contrast(setting: Setting) -> Setting:
+    """The tilt alone is a contrast of one; that goes without saying."""
+    return {name: inner for name, inner in setting.items() if (name, inner) != ("contrast", 1.0)}
+
+
+FACTORS = {
+    "base": "CAI, attention only", "l_s": "when: first layer", "gamma": "when: threshold", "relevance": "where",
+    "tilt": "how: form", "strength": "how: strength", "lambda": "contrast", "cut": "contrast, cut",
+}  # fmt: skip
+
+
+def _last(setting: Setting) -> float:
+    """What is varied comes last."""
+    number = list(setting.values())[-1]
+    return number if isinstance(number, int | float) else 0.0
+
+
+def ablation_table(report: Report) -> str:
+    """CAI with one thing changed, factor by factor."""
+    known = groups(report)
+
+    def cells(name: str, setting: Setting) -> list[str]:
+        told, asked = (row_of(known[key], name, setting) for key in (TOLD, ASKED))
+        numbers = [value(told, metric) for metric in ("chair_s", "chair_i", "recall")]
+        return [*numbers, words(told), value(asked, "accuracy")]
+
+    rows = [["Regular", "", *cells("regular", {})]]
+    for factor, said in FACTORS.items():
+        for setting in sorted((s for f, s in ABLATIONS if f == factor), key=_last):
+            changed = in_words(without_contrast(setting)) if factor != "base" else ""
+            rows.append([said, changed, *cells("cai", setting)])
+            said = ""
+    return markdown(("factor", "changed", "CHAIR_S", "CHAIR_I", "recall", "words", "POPE accuracy"), rows, 2)
+
+
+def cost_table(cpu: Mapping[str, Any], gpu: Mapping[str, Any]) -> str:
+    """Ratios to regular decoding, the cheapest first."""
+    ratios = [{name: entry["ratio"] for name, entry in machine["methods"].items()} for machine in (cpu, gpu)]
+    names = sorted(ratios[1], key=lambda name: ratios[0].get(name, 0.0))
+    rows = [[title(name), *(f"{r[name]:.2f}" if name in r else NOTHING for r in ratios)] for name in names]
+    return markdown(("method", "one thread of a CPU", "H200"), rows)
