@@ -164,11 +164,13 @@ def test_settings_are_tried_chosen_and_asked_again(trained: run.Place, monkeypat
 def test_the_control_samples_at_a_lower_temperature(trained: run.Place, monkeypatch: pytest.MonkeyPatch) -> None:
     from photographs import cooler
 
-    monkeypatch.setattr("sys.argv", ["cooler", str(trained.out), "--temperature", "0.25", "--limit", "1"])
+    monkeypatch.setattr("sys.argv", ["cooler", str(trained.out), "--limit", "1"])
     cooler.main()
     made = [json.loads(path.read_text("utf-8")) for path in (trained.out / "cooler").glob("*/manifest.json")]
-    decoding = [one["config"]["decoding"] for one in made]
-    assert [(one["mode"], one["temperature"]) for one in decoding] == [("sample", 0.25)] * 2
+    assert {one["config"]["decoding"]["temperature"] for one in made} == {pytest.approx(1 / 3)}
+    methods = [one["config"]["method"] for one in made]
+    assert sorted(one["method"] for one in methods) == ["min-p", "min-p", "regular", "regular"]
+    assert {one["parameters"].get("min_p") for one in methods} == {None, 0.5}
 
 
 def test_methods_are_timed_against_regular_decoding(trained: run.Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,6 +117,18 @@ def test_runs_that_differ_in_more_than_the_method_are_kept_apart(groups):
     assert groups[1].title.endswith("sampled, 3 seeds")
 
 
+@pytest.mark.parametrize(
+    ("temperature", "said"), [(None, "sampled, "), (1.0, "sampled, "), (1 / 3, "sampled at temperature 0.33, ")]
+)
+def test_another_temperature_than_one_is_said(groups, temperature, said):
+    line = groups[1].line("regular")
+    decoding = {**line.run.config["decoding"], "temperature": temperature}
+    run = replace(line.run, config={**line.run.config, "decoding": decoding})
+    (group,) = analyse([run])
+    assert said in group.title
+    assert ("temperature" in group.facts) == (said != "sampled, ")
+
+
 def test_an_interval_without_zero_that_the_test_does_not_confirm_is_put_into_words(groups):
     greedy, _ = groups
     line = greedy.line("vcd")

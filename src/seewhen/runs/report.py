@@ -221,6 +221,7 @@ def _group(runs: Sequence[Run]) -> Group:
         )
         for i in order
     )
+    warmth = config["decoding"].get("temperature")
     facts = {
         "benchmark": benchmark,
         "data": config["benchmark"]["data"],
@@ -230,6 +231,9 @@ def _group(runs: Sequence[Run]) -> Group:
         "model": Path(str(config["model"]["name"])).name,
         "precision": config["model"]["dtype"],
         "decoding": config["decoding"]["mode"],
+        **(
+            {"temperature": warmth} if (warmth := config["decoding"].get("temperature")) not in (None, 1.0) else {}
+        ),
         "max new tokens": config["decoding"]["max_new_tokens"],
         "samples": (runs[0].result or {})["samples"],
         "images": (runs[0].result or {})["images"],
@@ -247,7 +251,8 @@ def _group(runs: Sequence[Run]) -> Group:
 
 
 def _group_title(facts: Mapping[str, Any]) -> str:
-    decoding = "greedy" if facts["decoding"] == "greedy" else f"sampled, {_count(facts['seeds'], 'seed')}"
+    warmth = f" at temperature {facts['temperature']:.2g}" if "temperature" in facts else ""
+    decoding = "greedy" if facts["decoding"] == "greedy" else f"sampled{warmth}, {_count(facts['seeds'], 'seed')}"
     images = _count(facts["images"], "image")
     where = "scenes" if facts["data"] == "scenes" else "files"
     # CHAIR falls mechanically with the length allowed, so its groups are told apart by it.
