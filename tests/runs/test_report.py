@@ -21,7 +21,7 @@ from seewhen.runs.plots import Dot, dot_plot, line_plot, ticks
 from seewhen.runs.report import analyse, paper_model, primary_metric, read_runs
 from seewhen.runs.scoring import result_of, score_records, write_counts
 from seewhen.runs.store import Record, RunStore
-from seewhen.runs.tables import Grid, group_grids, latex_text, paper_grids, to_latex, to_markdown
+from seewhen.runs.tables import Grid, group_grids, latex_text, overview_grids, paper_grids, to_latex, to_markdown
 from seewhen.runs.words import findings, measured, sentence, title
 from seewhen.runs.writing import write_report
 
@@ -127,6 +127,16 @@ def test_another_temperature_than_one_is_said(groups, temperature, said):
     (group,) = analyse([run])
     assert said in group.title
     assert ("temperature" in group.facts) == (said != "sampled, ")
+
+
+def test_the_overview_turns_where_methods_are_many(groups, monkeypatch):
+    (wide,) = overview_grids(groups)
+    monkeypatch.setattr("seewhen.runs.tables._WIDE", 2)
+    (long,) = overview_grids(groups)
+    assert wide.header[:2] == ("Setting", "Metric") and long.header[0] == "Method"
+    assert [row[2:] for row in wide.rows] == list(zip(*(row[1:] for row in long.rows), strict=True))
+    assert [row[0] for row in long.rows] == list(wide.header[2:])
+    assert list(long.header[1:]) == [f"{row[0]}: {row[1]}" for row in wide.rows]
 
 
 def test_an_interval_without_zero_that_the_test_does_not_confirm_is_put_into_words(groups):

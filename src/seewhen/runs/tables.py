@@ -53,25 +53,41 @@ def score_grid(group: Group, metrics: Sequence[Metric], title: str) -> Grid:
     return Grid(title, header, tuple(rows), tuple(notes))
 
 
+_WIDE = 8  # more methods than this stand in rows
+
+
 def overview_grids(groups: Sequence[Group]) -> list[Grid]:
-    """One line per group: how far each method is from regular on the group's first metric."""
+    """How far each method is from regular on each group's first metric: a line per group, or per method where
+    these are many."""
     told = [group for group in groups if group.metrics and group.line("regular") and len(group.lines) > 1]
     labels = list(dict.fromkeys(line.label for group in told for line in group.lines if line.label != "regular"))
     if len(told) < 2 or not labels:
         return []
-    rows = []
-    for group in told:
-        metric = group.metrics[0]
-        changes = {
-            line.label: words.signed(c.difference.value) + _mark(line, metric)
-            for line in group.lines
-            for c in line.comparisons
-            if c.metric == metric and c.against == "regular"
-        }
-        rows.append((group.title, metric.title + _ARROWS[metric.better], *(changes.get(x, "—") for x in labels)))
-    header = ("Setting", "Metric", *(words.title(label) for label in labels))
+    changes = [_changes(group) for group in told]
+    metrics = [group.metrics[0].title + _ARROWS[group.metrics[0].better] for group in told]
     note = f"Difference from Regular. {_BETTER} better, {_WORSE} worse, both real; no mark: cannot be told apart."
+    header: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    if len(labels) > _WIDE:
+        header = ("Method", *(f"{group.title}: {metric}" for group, metric in zip(told, metrics, strict=True)))
+        rows = [(words.title(label), *(found.get(label, "—") for found in changes)) for label in labels]
+    else:
+        header = ("Setting", "Metric", *(words.title(label) for label in labels))
+        rows = [
+            (group.title, metric, *(found.get(label, "—") for label in labels))
+            for group, metric, found in zip(told, metrics, changes, strict=True)
+        ]
     return [Grid("In short", header, tuple(rows), (note,))]
+
+
+def _changes(group: Group) -> dict[str, str]:
+    metric = group.metrics[0]
+    return {
+        line.label: words.signed(c.difference.value) + _mark(line, metric)
+        for line in group.lines
+        for c in line.comparisons
+        if c.metric == metric and c.against == "regular"
+    }
 
 
 def difference_grid(group: Group) -> Grid | None:
