@@ -8,6 +8,7 @@ from pathlib import Path
 from safetensors import safe_open
 from torch import Tensor
 from transformers import Dinov2Config, Dinov2Model
+from transformers.initialization import no_init_weights
 
 from seewhen.photo import dino, language, llava, lora
 from seewhen.photo.int8 import load_int8
@@ -21,10 +22,12 @@ def build(packed: Path, gguf: Path, folder: Path) -> None:
         return {n.removeprefix(start): t for n, t in weights.items() if n.startswith(start)}
 
     with safe_open(packed, "pt") as file:
-        tower = Dinov2Model(Dinov2Config(**json.loads(file.metadata()["tower"])))
-    dino.fill(tower, under("tower."))
-    spoken, tokenizer = language.load(gguf)
-    lora.merge(spoken.model.layers, under("lora."))
-    model = llava.assemble(tower, spoken, tokenizer)
-    model.model.multi_modal_projector.load_state_dict(under("projector."))
+        shape = json.loads(file.metadata()["tower"])
+    with no_init_weights():  # all of them are filled; drawing them first would take half the time
+        tower = Dinov2Model(Dinov2Config(**shape))
+        dino.fill(tower, under("tower."))
+        spoken, tokenizer = language.load(gguf)
+        lora.merge(spoken.model.layers, under("lora."))
+        model = llava.assemble(tower, spoken, tokenizer)
+        model.model.multi_modal_projector.load_state_dict(under("projector."))
     llava.save(model, llava.processor_for(tower, tokenizer), folder)
