@@ -100,15 +100,12 @@ def answer(wanted: Wanted, run: Path) -> str:
     return json.dumps({"run": path.name, "fired": result["facts"].get("fired"), "metrics": metrics})
 
 
-def work(todo: list[Wanted], run: Path, marks: Path, most: int | None = None) -> None:
-    """Take runs from the list until all are taken, or `most`. What fails is marked and ends this process: a GPU's
-    error stays with the process it came up in."""
+def work(todo: list[Wanted], run: Path, marks: Path) -> None:
+    """Take runs from the list until all are taken. What fails is marked and ends this process: a GPU's error stays
+    with the process it came up in."""
     from seewhen.runs.engine import Interrupted
 
-    taken = 0
     for wanted in todo:
-        if taken == most:
-            return
         done, failed = marks / f"{wanted.file}.done", marks / f"{wanted.file}.failed"
         with locked(marks / f"{wanted.file}.lock", wait=False) as mine:
             if not mine or done.is_file() or failed.is_file():
@@ -121,7 +118,6 @@ def work(todo: list[Wanted], run: Path, marks: Path, most: int | None = None) ->
                 failed.write_text(traceback.format_exc(), encoding="utf-8")
                 print(f"{wanted} failed:\n{traceback.format_exc()}", flush=True)
                 sys.exit(1)
-            taken += 1
             done.write_text(found, encoding="utf-8")
 
 
