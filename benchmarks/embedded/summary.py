@@ -6,6 +6,8 @@ import json
 import sys
 from pathlib import Path
 
+from seewhen.runs.tables import pipe_table
+
 
 def cell(method: dict, metric: str, against: str = "regular") -> str:
     """A value with its interval, marked where the difference from regular decoding is real."""
@@ -36,15 +38,14 @@ def table(groups: list[dict], columns: list[tuple[str, dict, str]]) -> str:
     names: list[str] = []
     for group in found:
         names += [name(m) for m in group["methods"] if name(m) not in names] if group else []
-    lines = ["| method | " + " | ".join(title for title, _, _ in columns) + " |"]
-    lines.append("|---|" + "--:|" * len(columns))
+    rows = []
     for row in names:
         cells = []
         for group, (_, _, metric) in zip(found, columns, strict=True):
             method = next((m for m in group["methods"] if name(m) == row), None) if group else None
             cells.append(cell(method, metric) if method else "—")
-        lines.append(f"| {row} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append((row, *cells))
+    return pipe_table(("method", *(title for title, _, _ in columns)), rows)
 
 
 def main() -> None:

@@ -5,12 +5,13 @@ Marks are those of the report: ▲ ▼ where a difference from regular decoding 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from photographs.settings import ABLATIONS, TRIED, Setting
 from photographs.wanted import make
+from seewhen.runs.tables import pipe_table
 from seewhen.runs.words import title
 
 Report = Mapping[str, Any]
@@ -60,16 +61,12 @@ def words(row: Row | None) -> str:
 
 def beyond_the_cut(row: Row | None, metric: str) -> str:
     """The difference from the plausibility cut alone."""
-    for comparison in () if row is None else row["comparisons"]:
+    if row is None:
+        return NOTHING
+    for comparison in row["comparisons"]:
         if (comparison["against"], comparison["metric"]) == ("min-p", metric):
-            return f"{comparison['value']:+.1f}{mark(row or {}, metric, 'min-p')}".replace("-", "−")
+            return f"{comparison['value']:+.1f}{mark(row, metric, 'min-p')}".replace("-", "−")
     return NOTHING
-
-
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> str:
-    """A table whose first columns hold `words`, the others numbers."""
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * words + "--:|" * (len(head) - words)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
 def by_label(report: Report, keys: Iterable[Key]) -> dict[str, dict[Key, Row]]:
@@ -84,28 +81,16 @@ def by_label(report: Report, keys: Iterable[Key]) -> dict[str, dict[Key, Row]]:
 
 def greedy_table(report: Report) -> str:
     """Every method that decodes greedily (or by beams)."""
-    head = (
-        "method",
-        "CHAIR_S",
-        "CHAIR_I",
-        "recall",
-        "words",
-        "CHAIR_I, 128",
-        "POPE random",
-        "popular",
-        "adversarial",
-    )
+    kinds = ("random", "popular", "adversarial")
+    head = ("method", "CHAIR_S", "CHAIR_I", "recall", "words", "CHAIR_I, 128", "POPE random", *kinds[1:])
     rows = []
     for name, found in by_label(report, (TOLD, TOLD_LONG, ASKED)).items():
         told, asked = found.get(TOLD), found.get(ASKED)
         cells = [value(told, metric) for metric in ("chair_s", "chair_i", "recall")]
-        cells += [
-            f"{told['metrics']['length']['value']:.0f}" if told else NOTHING,
-            value(found.get(TOLD_LONG), "chair_i"),
-        ]
-        cells += [value(asked, f"coco-{kind}/accuracy") for kind in ("random", "popular", "adversarial")]
+        cells += [words(told), value(found.get(TOLD_LONG), "chair_i")]
+        cells += [value(asked, f"coco-{kind}/accuracy") for kind in kinds]
         rows.append([name, *cells])
-    return markdown(head, rows)
+    return pipe_table(head, rows)
 
 
 def sampled_table(report: Report) -> str:
@@ -118,21 +103,17 @@ def sampled_table(report: Report) -> str:
         cells = [value(told, "chair_i"), beyond_the_cut(told, "chair_i"), value(told, "recall")]
         cells += [value(longer, "chair_i"), beyond_the_cut(longer, "chair_i")]
         rows.append([name, *cells, value(answer, "accuracy"), beyond_the_cut(answer, "accuracy")])
-    return markdown(head, rows)
+    return pipe_table(head, rows)
 
 
 def row_of(group: Mapping[str, Any], name: str, setting: Setting) -> Row | None:
     """The run of a method with a setting, wherever its directions lay."""
-    wanted = make(name, Path(), setting).to_json()
 
-    def same(row: Row) -> bool:
-        parameters = {**row["method"].get("parameters", {}), "directions": ""}
-        return row["method"]["method"] == wanted["method"] and parameters == {
-            **wanted["parameters"],
-            "directions": "",
-        }
+    def facts(method: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        return method["method"], {**method.get("parameters", {}), "directions": ""}
 
-    return next((row for row in group["methods"] if same(row)), None)
+    wanted = facts(make(name, Path(), setting).to_json())
+    return next((row for row in group["methods"] if facts(row["method"]) == wanted), None)
 
 
 def in_words(setting: Setting) -> str:
@@ -142,18 +123,17 @@ def in_words(setting: Setting) -> str:
 def tried_table(report: Report, chosen: Mapping[str, Setting]) -> str:
     """What was tried on validation photographs, and what was chosen."""
     known = groups(report)
-    regular = [row_of(known[key], "regular", {}) for key in (TOLD, ASKED)]
-    rows = [
-        ["Regular", "", value(regular[0], "chair_i"), value(regular[0], "recall"), value(regular[1], "accuracy")]
-    ]
-    for name, settings in TRIED.items():
+    rows = []
+    for name, settings in {"regular": ({},), **TRIED}.items():
         for place, setting in enumerate(settings):
             told, asked = (row_of(known[key], name, setting) for key in (TOLD, ASKED))
-            words = in_words(setting) + (" (published)" if not place and setting else "")
-            words = f"**{words}**" if chosen.get(name) == setting else words
+            said = (
+                "" if name == "regular" else in_words(setting) + (" (published)" if setting and not place else "")
+            )
+            said = f"**{said}**" if chosen.get(name) == setting else said
             cells = [value(told, "chair_i"), value(told, "recall"), value(asked, "accuracy")]
-            rows.append([title(name), words, *cells])
-    return markdown(("method", "setting", "CHAIR_I", "recall", "POPE accuracy"), rows, 2)
+            rows.append([title(name), said, *cells])
+    return pipe_table(("method", "setting", "CHAIR_I", "recall", "POPE accuracy"), rows, 2)
 
 
 def tuned_table(report: Report, chosen: Mapping[str, Setting]) -> str:
@@ -167,7 +147,7 @@ def tuned_table(report: Report, chosen: Mapping[str, Setting]) -> str:
         cells += [value(asked, "accuracy"), value(sampled, "chair_i"), beyond_the_cut(sampled, "chair_i")]
         said = "" if name in ("regular", "min-p") else in_words(without_contrast(setting))
         rows.append([title(name), said, *cells])
-    return markdown(head, rows, 2)
+    return pipe_table(head, rows, 2)
 
 
 def without_contrast(setting: Setting) -> Setting:
@@ -202,7 +182,7 @@ def ablation_table(report: Report) -> str:
             changed = in_words(without_contrast(setting)) if factor != "base" else ""
             rows.append([said, changed, *cells("cai", setting)])
             said = ""
-    return markdown(("factor", "changed", "CHAIR_S", "CHAIR_I", "recall", "words", "POPE accuracy"), rows, 2)
+    return pipe_table(("factor", "changed", "CHAIR_S", "CHAIR_I", "recall", "words", "POPE accuracy"), rows, 2)
 
 
 def cost_table(cpu: Mapping[str, Any], gpu: Mapping[str, Any]) -> str:
@@ -210,4 +190,4 @@ def cost_table(cpu: Mapping[str, Any], gpu: Mapping[str, Any]) -> str:
     ratios = [{name: entry["ratio"] for name, entry in machine["methods"].items()} for machine in (cpu, gpu)]
     names = sorted(ratios[1], key=lambda name: ratios[0].get(name, 0.0))
     rows = [[title(name), *(f"{r[name]:.2f}" if name in r else NOTHING for r in ratios)] for name in names]
-    return markdown(("method", "one thread of a CPU", "H200"), rows)
+    return pipe_table(("method", "one thread of a CPU", "H200"), rows)

@@ -231,9 +231,7 @@ def _group(runs: Sequence[Run]) -> Group:
         "model": Path(str(config["model"]["name"])).name,
         "precision": config["model"]["dtype"],
         "decoding": config["decoding"]["mode"],
-        **(
-            {"temperature": warmth} if (warmth := config["decoding"].get("temperature")) not in (None, 1.0) else {}
-        ),
+        **({"temperature": warmth} if warmth not in (None, 1.0) else {}),
         "max new tokens": config["decoding"]["max_new_tokens"],
         "samples": (runs[0].result or {})["samples"],
         "images": (runs[0].result or {})["images"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -216,14 +216,19 @@ def _paper_cell(cell: Cell | None, mine: str | None, notes: dict[str, int]) -> s
     return f"{cell.value:g}{marks}" + (f" | measured {mine}" if mine else "")
 
 
-def to_markdown(grid: Grid) -> str:
-    """A pipe table."""
+def pipe_table(header: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1) -> str:
+    """A table in Markdown whose first columns hold `names`, the others numbers."""
 
     def line(row: Sequence[str]) -> str:
         return "| " + " | ".join(text.replace("|", "\\|") for text in row) + " |"
 
-    rule = "|" + "|".join("---" if i == 0 else "--:" for i in range(len(grid.header))) + "|"
-    body = "\n".join([line(grid.header), rule, *(line(row) for row in grid.rows)])
+    rule = "|" + "---|" * names + "--:|" * (len(header) - names)
+    return "\n".join([line(header), rule, *(line(row) for row in rows)])
+
+
+def to_markdown(grid: Grid) -> str:
+    """With its title and its notes."""
+    body = pipe_table(grid.header, grid.rows)
     return f"### {grid.title}\n\n{body}\n" + "".join(f"\n{note}\n" for note in grid.notes)
 
 
