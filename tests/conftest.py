@@ -3,17 +3,43 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
+# How long examples take is the machine's, not the code's, and which are drawn is the same for everybody: one that
+# fails must fail in the change that broke it. `--hypothesis-profile=drawn` looks for others.
+untimed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("drawn", untimed)
+settings.register_profile("untimed", untimed, derandomize=True, database=None)
+settings.load_profile("untimed")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """What a test or its fixtures draw does not depend on the tests before it."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
 
 
 def shared_path() -> Path:
     """Where the reference material is: $SEEWHEN_SHARED, else a folder `shared` beside the repository."""
     return Path(os.environ.get("SEEWHEN_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of published benchmark data."""
+    path = shared_path() / "data"
+    if not path.is_dir():
+        pytest.skip(f"no published benchmark data at {path} (set SEEWHEN_SHARED)")
+    return path
 
 
 @pytest.fixture(scope="session")

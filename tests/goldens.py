@@ -15,7 +15,7 @@ from transformers import AutoModelForImageTextToText
 
 import seewhen
 from promises import close
-from seewhen.methods.base import Method
+from seewhen.decoding.method import Method
 
 
 @functools.cache

@@ -17,8 +17,8 @@ from transformers import CompileConfig, LogitsProcessor, LogitsProcessorList
 
 import seewhen
 import tiny
-from seewhen.backbone import Backbone
-from seewhen.methods.base import Logits, Method, Parts
+from seewhen.backbones.backbone import Backbone
+from seewhen.decoding.method import Logits, Method, Parts
 
 STEPS = 5
 NEVER_A_TOKEN = 10**6
@@ -46,6 +46,15 @@ def logits_of(output: Any) -> Tensor:
 def new_tokens(output: Any) -> Tensor:
     """(rows, steps)"""
     return output.sequences[:, -len(output.logits) :]
+
+
+def rounding(family: str) -> float:
+    """How far the logits of one prompt may differ between batches of other widths; they are about 10.
+
+    Measured over ATEN_CPU_CAPABILITY=default, avx2 and avx512: 2e-5, and 6e-4 for qwen3_5, whose linear attention
+    inverts a triangular matrix of single precision (in double precision the difference is zero). Five times that.
+    """
+    return {"qwen3_5": 3e-3}.get(family, 1e-4)
 
 
 def close(a: Tensor, b: Tensor, tolerance: float = 1e-4) -> None:
@@ -156,7 +165,7 @@ def check_acts(family: str, method: Method, *, first: bool = True) -> None:
     assert max(gaps) > 1e-3
 
 
-def check_batch(family: str, method: Method, tolerance: float = 1e-4) -> None:
+def check_batch(family: str, method: Method, tolerance: float | None = None) -> None:
     """A left-padded batch of rows with other texts and images is its rows alone."""
     model = tiny.model(family)
     with seewhen.attach(model, method):
@@ -164,7 +173,7 @@ def check_batch(family: str, method: Method, tolerance: float = 1e-4) -> None:
         for row in range(3):
             single = generate(model, tiny.inputs(family, rows=3, only=row))
             assert torch.equal(new_tokens(batch)[row], new_tokens(single)[0])
-            close(logits_of(batch)[row], logits_of(single)[0], tolerance)
+            close(logits_of(batch)[row], logits_of(single)[0], tolerance or rounding(family))
 
 
 def require_sound_beams(family: str) -> None:
@@ -195,7 +204,7 @@ def check_without_cache(family: str, method: Method) -> None:
     for step in range(len(continuation) + 1):
         with seewhen.attach(model, method), torch.no_grad():
             fresh = model(**longer(inputs, continuation[None, :step]), use_cache=False).logits[0, -1]
-        close(scores[step], fresh)
+        close(scores[step], fresh, rounding(family))
 
 
 def check_static_cache(family: str, method: Method) -> None:
@@ -205,7 +214,7 @@ def check_static_cache(family: str, method: Method) -> None:
         growing = generate(model, inputs)
         static = generate(model, inputs, cache_implementation="static", disable_compile=True)
     assert torch.equal(growing.sequences, static.sequences)
-    close(logits_of(growing), logits_of(static))
+    close(logits_of(growing), logits_of(static), rounding(family))
 
 
 def check_compiled(family: str, method: Method) -> None:
@@ -222,4 +231,4 @@ def check_compiled(family: str, method: Method) -> None:
     # The model is one graph; a logit rule, which runs in a hook on the outermost module, is a second.
     assert 1 <= counters["stats"]["unique_graphs"] <= 2 and not counters["graph_break"]
     assert torch.equal(eager.sequences, compiled.sequences)
-    close(logits_of(eager), logits_of(compiled))
+    close(logits_of(eager), logits_of(compiled), rounding(family))

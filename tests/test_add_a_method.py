@@ -2,53 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[1] / "docs" / "add-a-method.md"
-TESTS = Path(__file__).parent
+from pages import install, run
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the page's package as pip would leave it there."""
     folder = tmp_path_factory.mktemp("site")
-    files = dict(re.findall(r"^```\w+ file=(\S+)\n(.*?)^```$", PAGE.read_text(), flags=re.S | re.M))
-    assert set(files) == {"pyproject.toml", "seewhen_doubt/__init__.py", "seewhen_doubt/feedback.py", "use.py"}
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    project = tomllib.loads(files["pyproject.toml"])["project"]
-    info = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    )
-    lines = []
-    for group, entries in project["entry-points"].items():
-        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
-    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    files = install("add-a-method.md", folder)
+    package = {f"seewhen_doubt/{name}.py" for name in ("__init__", "feedback", "guard")}
+    assert set(files) == {"pyproject.toml", "use.py", *package}
     return folder
-
-
-def run(site: Path, code: str) -> str:
-    paths = os.pathsep.join([str(site), str(TESTS), str(TESTS / "methods"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
 
 
 def test_the_page(site: Path) -> None:
@@ -56,8 +23,17 @@ def test_the_page(site: Path) -> None:
     prelude = "import tiny\nmodel, inputs = tiny.model('{0}'), tiny.inputs('{0}', rows=2)\n"
     promises = """
 import promises as p
+import torch
 from seewhen_doubt import Doubt
+from seewhen_doubt.guard import Guard
 p.check_off("llava", Doubt(strength=0.0))
+p.check_off("llava", Guard(floor=0.0))
+with torch.inference_mode():
+    second = model(**inputs).logits[:, -1].topk(2).indices[:, 1]
+with seewhen.attach(model, Guard(floor=1.0)):  # every first choice is taken back
+    answer = model.generate(**inputs, max_new_tokens=3, do_sample=False)
+assert answer.shape[1] == inputs["input_ids"].shape[1] + 3
+assert torch.equal(answer[:, -3], second), (answer[:, -3:], second)
 for family in ("llava", "qwen2_5_vl"):
     for promised in (Doubt(), method):
         p.check_batch(family, promised)
@@ -66,7 +42,7 @@ for family in ("llava", "qwen2_5_vl"):
 p.check_static_cache("llava", method)
 p.check_compiled("llava", method)
 
-assert {"doubt", "feedback"} <= set(seewhen.method_names())
+assert {"doubt", "feedback", "guard"} <= set(seewhen.method_names())
 for wrong in (lambda: seewhen.method("doubt", strength=-1),
               lambda: seewhen.attach(model, "feedback").__enter__()):
     try:
@@ -76,4 +52,4 @@ for wrong in (lambda: seewhen.method("doubt", strength=-1),
 """
     out = run(site, prelude.format("llava") + (site / "use.py").read_text() + promises)
     assert out.splitlines()[0] == "feedback: 16 tokens in 2 rows"
-    assert "strength=-1 is negative" in out.splitlines()[-2] and "register_painter" in out.splitlines()[-1]
+    assert "strength=-1.0 is negative" in out.splitlines()[-2] and "register_painter" in out.splitlines()[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/**/*.md")])
 # Pages whose Python needs nothing but the package.
-RUNNABLE = ("docs/quickstart.md", "docs/scenes.md", "docs/speed.md")
+_PAGES = ("confirm", "index", "quickstart", "scenes", "script", "speed", "try")
+RUNNABLE = tuple(f"docs/{name}.md" for name in _PAGES)
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -22,12 +24,12 @@ def test_python_runs(name, tmp_path, monkeypatch):
     from seewhen.scenes import dataset, render
 
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "demo").mkdir()
-    render(dataset("shifted", 4)[3]).save(tmp_path / "demo" / "scene.png")  # what `seewhen demo` leaves there
+    render(dataset("shifted", 4)[3]).save(tmp_path / "scene.png")  # `seewhen scenes render`
     found = blocks(ROOT / name, "python")
     assert found
+    names: dict[str, object] = {}  # the blocks of a page are one script
     for code in found:
-        exec(compile(code, name, "exec"), {})
+        exec(compile(code, name, "exec"), names)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -55,3 +57,33 @@ def test_commands_in_shell_blocks_exist():
         for match in re.findall(r"^\s*seewhen ([a-z]+)", block, re.M)
     }
     assert used and used <= known, used - known
+
+
+def test_promises_of_security_name_tests_that_exist():
+    """Each promise is an entry of a list, with the tests that keep it."""
+    page = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+    promises = re.findall(r"^- (.*?)(?=^- |^#|^$|\Z)", page, re.S | re.M)
+    assert len(promises) > 25
+    for promise in promises:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", promise)
+        assert named, f"no test keeps: {promise}"
+        for file, test in named:
+            assert re.search(rf"^def {test}\(", (ROOT / file).read_text(encoding="utf-8"), re.M), f"{file}::{test}"
+
+
+def test_committed_results_hold():
+    """Of the runs that are too long for a test."""
+
+    def result(name):
+        return json.loads((ROOT / "benchmarks" / name).read_text(encoding="utf-8"))
+
+    crowd = result("server/results/strangers.json")
+    assert crowd["broken"] == [] and crowd["honest_clients"] >= 64 and crowd["strangers"]["most_open"] >= 9_000
+    assert crowd["strangers"]["at_a_time"] >= 10_000
+    requests = result("server/results/fuzz.json")
+    assert requests["requests"] >= 10_000 and requests["answers_of_a_wrong_kind"] == 0
+    files = result("strangers/results/fuzz.json")
+    assert files["files"] >= 20_000 and files["raw_exceptions"] == 0
+    soak = result("soak.json")
+    assert all(part["held"] for part in soak["parts"].values()) and len(soak["parts"]) == 4
+    assert "**no**" not in (ROOT / "benchmarks/strangers/results/repairs.md").read_text(encoding="utf-8")

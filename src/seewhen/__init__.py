@@ -8,73 +8,96 @@
 Names are imported on first use, so that `import seewhen` and the command line stay fast.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from seewhen.lazy import lazy_names, provide
+
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from seewhen.answering import Answers as Answers
-    from seewhen.answering import generate as generate
-    from seewhen.attaching import Handle as Handle
-    from seewhen.attaching import attach as attach
-    from seewhen.backbone import Backbone as Backbone
+    from seewhen.asking.answers import Answers as Answers
+    from seewhen.asking.answers import generate as generate
+    from seewhen.asking.attach import attach as attach
+    from seewhen.asking.check import Checked as Checked
+    from seewhen.asking.check import check as check
+    from seewhen.asking.handle import Handle as Handle
+    from seewhen.asking.replay import Replay as Replay
+    from seewhen.asking.replay import replay as replay
+    from seewhen.backbones.backbone import Backbone as Backbone
+    from seewhen.backbones.families import register_family as register_family
+    from seewhen.backbones.loading import load as load
+    from seewhen.decoding.method import Method as Method
+    from seewhen.decoding.trace import Trace as Trace
     from seewhen.errors import SeewhenError as SeewhenError
-    from seewhen.families import register_family as register_family
-    from seewhen.loading import load as load
     from seewhen.methods import method as method
     from seewhen.methods import method_from_json as method_from_json
     from seewhen.methods import method_names as method_names
-    from seewhen.methods.base import Method as Method
     from seewhen.methods.cai import CAI as CAI
-    from seewhen.replaying import Replay as Replay
-    from seewhen.replaying import replay as replay
-    from seewhen.trace import Trace as Trace
+    from seewhen.runs.diagnosis import Diagnosis as Diagnosis
+    from seewhen.runs.diagnosis import diagnose as diagnose
+    from seewhen.served.remote import Remote as Remote
+    from seewhen.served.remote import remote as remote
+    from seewhen.showing.script import page as page
+    from seewhen.showing.trying import Tryout as Tryout
+    from seewhen.showing.trying import try_methods as try_methods
 
 _PUBLIC = {
-    "Answers": "answering",
-    "Backbone": "backbone",
+    "Answers": "asking.answers",
+    "Backbone": "backbones.backbone",
     "CAI": "methods.cai",
-    "Handle": "attaching",
-    "Method": "methods.base",
-    "Replay": "replaying",
+    "Checked": "asking.check",
+    "Diagnosis": "runs.diagnosis",
+    "Handle": "asking.handle",
+    "Method": "decoding.method",
+    "Remote": "served.remote",
+    "Replay": "asking.replay",
     "SeewhenError": "errors",
-    "Trace": "trace",
-    "attach": "attaching",
-    "generate": "answering",
-    "load": "loading",
+    "Trace": "decoding.trace",
+    "Tryout": "showing.trying",
+    "attach": "asking.attach",
+    "check": "asking.check",
+    "diagnose": "runs.diagnosis",
+    "generate": "asking.answers",
+    "load": "backbones.loading",
     "method": "methods",
     "method_from_json": "methods",
     "method_names": "methods",
-    "register_family": "families",
-    "replay": "replaying",
+    "page": "showing.script",
+    "register_family": "backbones.families",
+    "remote": "served.remote",
+    "replay": "asking.replay",
+    "try_methods": "showing.trying",
 }
 
 __all__ = [
     "CAI",
     "Answers",
     "Backbone",
+    "Checked",
+    "Diagnosis",
     "Handle",
     "Method",
+    "Remote",
     "Replay",
     "SeewhenError",
     "Trace",
+    "Tryout",
     "attach",
+    "check",
+    "diagnose",
     "generate",
     "load",
     "method",
     "method_from_json",
     "method_names",
+    "page",
     "register_family",
+    "remote",
     "replay",
+    "try_methods",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'seewhen' has no attribute {name!r}")
-    value = getattr(import_module(f"seewhen.{_PUBLIC[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC})
+__getattr__, __dir__ = lazy_names(__name__, _PUBLIC)
+# Answers, traces and check results show themselves; they lie in rooms that know nothing of pages.
+provide(page="showing.script", notebook_html="showing.script")

@@ -10,13 +10,21 @@ from __future__ import annotations
 class SeewhenError(Exception):
     """Base of all errors raised on purpose. `hint` says what to do about it."""
 
+    exit_code = 2  # of the command line
+
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message, self.hint = _short(message), _short(hint)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}".strip()
+
+
+def _short(text: str) -> str:
+    """An error may quote a stranger's file: it stays one line, steers no terminal, and nobody reads thousands of
+    characters."""
+    text = text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return text if len(text) <= 1200 else f"{text[:1000]} ... {text[-190:]}"
 
 
 class UnsupportedModel(SeewhenError):

@@ -14,12 +14,14 @@ from PIL import Image
 
 import seewhen
 from cli.command import Ran
-from seewhen import loading
-from seewhen.cli import photograph
-from seewhen.cli.asking import DESCRIBE, plain_errors, seen_box
+from seewhen.asking import default_model as photograph
+from seewhen.asking.asker import seen_box
+from seewhen.asking.opening import plain_errors
+from seewhen.asking.options import DESCRIBE
+from seewhen.backbones import loading
+from seewhen.backbones.photo import source
 from seewhen.errors import InvalidInput
-from seewhen.photo import source
-from viewer.page_data import payload_of
+from showing.viewer.page_data import payload_of
 
 Run = Callable[..., Ran]
 
@@ -49,7 +51,7 @@ def test_ask_as_json(run: Run, checkpoint: Path, scene: Path) -> None:
         "--json",
         "-M",
         "cai:start_layer=1",
-        "-p",
+        "--set",
         "threshold=0.5",
     )
     told = ran.json
@@ -59,7 +61,7 @@ def test_ask_as_json(run: Run, checkpoint: Path, scene: Path) -> None:
     assert told["prompt"] == question
     (said,) = told["answers"]
     assert set(said) == {
-        "label", "method", "text", "words", "tokens", "layers", "tilted_layers", "fired", "cost", "notes",
+        "label", "method", "text", "words", "tokens", "layers", "tilted_layers", "fired", "cost", "asked", "notes",
     }  # fmt: skip
     assert said["text"] == answer.text
     assert said["method"] == method.to_json()
@@ -79,7 +81,7 @@ def test_ask_as_json(run: Run, checkpoint: Path, scene: Path) -> None:
 def test_entropies_are_in_nats_whatever_the_method_counts_in(run: Run, checkpoint: Path, scene: Path) -> None:
     entropies = []
     for base in (math.e, 10.0):
-        flags = ("--json", "-n", 3, "-p", f"entropy_base={base}", "-p", "threshold=99", "-p", "start_layer=1")
+        flags = ("--json", "-n", 3, "-M", f"cai:entropy_base={base},threshold=99,start_layer=1")
         (said,) = run("describe", scene, "--model", checkpoint, *flags).json["answers"]
         entropies.append([token["entropy"] for token in said["tokens"]])
     assert entropies[0] == pytest.approx(entropies[1], abs=2e-4)
@@ -87,9 +89,11 @@ def test_entropies_are_in_nats_whatever_the_method_counts_in(run: Run, checkpoin
 
 def test_compare_as_json(run: Run, checkpoint: Path, scene: Path) -> None:
     methods = "regular,cai:attention:start_layer=1,cai:start_layer=1"
-    ran = run("compare", scene, "--model", checkpoint, "-n", 6, "--json", "--methods", methods, "-p", "contrast=3")
+    ran = run(
+        "compare", scene, "--model", checkpoint, "-n", 6, "--json", "--methods", methods, "--set", "contrast=3"
+    )
     regular, attention, both = ran.json["answers"]
-    assert regular["label"] == "regular" and both["label"] == "cai:start_layer=1:contrast=3"
+    assert regular["label"] == "regular" and both["label"] == "cai:start_layer=1,contrast=3"
     options = {"max_new_tokens": 6, "do_sample": False}
     for said, method in (
         (regular, "regular"),
@@ -104,7 +108,7 @@ def test_compare_as_json(run: Run, checkpoint: Path, scene: Path) -> None:
 
 
 def test_compare_prints_a_table(run: Run, checkpoint: Path, scene: Path) -> None:
-    ran = run("compare", scene, "--model", checkpoint, "-n", 6, "-p", "start_layer=1")
+    ran = run("compare", scene, "--model", checkpoint, "-n", 6, "--set", "start_layer=1")
     assert ran.code == 0
     for part in ("method", "said", "fired", "cost", "ms/token", "(1.00x)", "+1"):
         assert part in ran.out
@@ -122,7 +126,7 @@ def test_sampling_is_seeded_and_top_k_is_off(run: Run, checkpoint: Path, scene: 
 
 
 def test_beams_have_a_trace_too(run: Run, checkpoint: Path, scene: Path, tmp_path: Path) -> None:
-    flags = ("--model", checkpoint, "-n", 5, "--num-beams", 3, "-p", "start_layer=1")
+    flags = ("--model", checkpoint, "-n", 5, "--num-beams", 3, "--set", "start_layer=1")
     ran = run("describe", scene, *flags, "--trace", tmp_path / "beams")
     assert ran.code == 0
     assert "not streamed" in ran.err
@@ -139,7 +143,7 @@ def test_the_saved_trace_holds_the_similarity_of_each_word(
     run("describe", scene, "--model", checkpoint, "-n", 4, "--trace", tmp_path / "t", "-M", "cai:contrast=3")
     trace = seewhen.Trace.load(tmp_path / "t")
     model, processor = seewhen.load(checkpoint)
-    from seewhen.answering import model_inputs
+    from seewhen.backbones.prompts import model_inputs
 
     pixels = model_inputs(model, processor, [[scene]], ["<image>"])["pixel_values"]
     with torch.no_grad():
@@ -173,23 +177,25 @@ def test_another_model_does_not_warn(run: Run, checkpoint: Path, tmp_path: Path)
 
 
 def test_demo_marks_what_is_really_there(run: Run, packaged: None, tmp_path: Path) -> None:
-    from seewhen.bench.chair import CaptionReader
+    from seewhen.benchmarks.chair.caption_reader import CaptionReader
     from seewhen.scenes import render, sample
 
-    ran = run("demo", "--out", tmp_path / "demo", "--scene", 2, "-n", 40)
+    ran = run("demo", "--out", tmp_path / "demo", "--scene", 2, "-n", 40, "--greedy")
     assert ran.code == 0
     scene = sample("shifted", 2)
     assert Image.open(tmp_path / "demo" / "scene.png").tobytes() == render(scene).tobytes()
     assert ", ".join(scene.names) in ran.out
-    assert "One scene proves nothing" in ran.out
+    assert "One picture proves nothing" in ran.out
     assert str(tmp_path / "demo" / "seen.html") in ran.out.replace("\n", "")
     data = payload_of(tmp_path / "demo" / "seen.html")
     assert data["truth"] == list(scene.names)
     assert [answer["label"] for answer in data["answers"]] == [
         "regular",
-        "cai:attention:contrast=3",
-        "cai:contrast=3",
+        "cai",
+        "confirm:coco",
+        "cai+confirm:coco",
     ]
+    assert [answer["asked"] is not None for answer in data["answers"]] == [False, False, True, True]
     named = 0
     for answer in data["answers"]:
         found = [word for word in answer["words"] if "object" in word]
@@ -197,6 +203,43 @@ def test_demo_marks_what_is_really_there(run: Run, packaged: None, tmp_path: Pat
         assert all(word["present"] == (word["object"] in scene.names) for word in found)
         named += len(found)
     assert named > 0
+
+
+def test_demo_describes_photographs_and_averages_stand_under_them(
+    run: Run, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import json
+
+    from seewhen.showing import averages
+
+    row = {"method": "confirm", "mode": "sampled", "chair_i": 25.6, "chair_i_low": 23.0, "chair_i_high": 28.1}
+    known = {"model": str(checkpoint), "rows": [{**row, "chair_s": 51.1, "recall": 60.2, "images": 442}]}
+    (tmp_path / "averages.json").write_text(json.dumps(known))
+    monkeypatch.setattr(averages, "_FILE", tmp_path / "averages.json")
+    ran = run("demo", "--out", tmp_path / "demo", "--photo", "all", "-n", 4, "--model", checkpoint)
+    assert ran.code == 0
+    assert "25.6 % invented (23.0 to 28.1)" in ran.out
+    pages = payload_of(tmp_path / "demo" / "seen.html")["samples"]
+    assert [page["id"] for page in pages] == ["cat", "coffee", "astronaut"]
+    assert all(page["averages"] == known for page in pages)
+
+
+def test_demo_without_the_language_model_says_so_and_draws(
+    run: Run, packaged: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = run("demo", "--out", tmp_path / "demo", "-n", 2)
+    assert ran.out.startswith("A drawn scene: photographs need") and source.INSTALL in ran.out
+    assert payload_of(tmp_path / "demo" / "seen.html")["averages"] is None
+
+
+def test_photographs_are_small_and_their_sources_named() -> None:
+    from seewhen.scenes.photographs import photographs
+
+    notice = (Path(__file__).parents[2] / "NOTICE").read_text(encoding="utf-8")
+    for each in photographs():
+        assert each.path.stat().st_size < 100_000
+        assert each.path.name in notice
+        assert "CC0" in each.source or "public domain" in each.source
 
 
 def test_a_crop_is_where_the_processor_cuts() -> None:
@@ -216,16 +259,15 @@ BAD = {
     "missing file": (["describe", "nowhere.png"], "There is no file nowhere.png"),
     "folder": (["describe", "."], "is a directory"),
     "not an image": (["describe", "text.png"], "is not an image"),
-    "large": (["describe", "large.png"], "Make it smaller"),
     "huge": (["describe", "huge.png"], "Make it smaller"),
-    "cut off": (["describe", "cut.png"], "cannot be read"),
+    "cut off": (["describe", "cut.png"], "ends too early"),
     "unknown model": (["describe", "scene.png", "--model", "no/such-model"], "no/such-model cannot be loaded"),
     "no folder as model": (["describe", "scene.png", "--model", "./nowhere"], "There is no directory ./nowhere"),
     "empty question": (["ask", "scene.png", " "], "The question is empty"),
     "empty folder as model": (["describe", "scene.png", "--model", "empty"], "Is it a complete"),
     "unknown method": (["describe", "scene.png", "-M", "nonsense"], "There is no method 'nonsense'"),
     "unknown preset": (["compare", "scene.png", "--methods", "cai:nonsense"], "no preset 'nonsense'"),
-    "unknown parameter": (["ask", "scene.png", "Why?", "-p", "nonsense=1"], "no parameter 'nonsense'"),
+    "unknown parameter": (["ask", "scene.png", "Why?", "--set", "nonsense=1"], "no parameter 'nonsense'"),
     "temperature alone": (["describe", "scene.png", "--temperature", "2"], "Add --do-sample"),
     "page in no folder": (["describe", "scene.png", "--html", "text.png/page.html"], "cannot be written"),
     "dtype": (["describe", "scene.png", "--dtype", "int3", "--model", "tiny"], "no dtype 'int3'"),
@@ -234,8 +276,8 @@ BAD = {
         ["describe", "scene.png", "--model", "tiny", "--do-sample", "--temperature", "-1"],
         "strictly positive",
     ),
-    "layer": (["describe", "scene.png", "--model", "tiny", "-p", "start_layer=40"], "leaves no layer"),
-    "no packaged model": (["demo", "--out", "out"], "The small model is missing"),
+    "layer": (["describe", "scene.png", "--model", "tiny", "--set", "start_layer=40"], "leaves no layer"),
+    "no packaged model": (["demo", "--out", "out", "--scene", "3"], "The small model is missing"),
 }
 
 
@@ -253,8 +295,6 @@ def test_what_is_wrong_is_one_line_and_code_2(
     shutil.copy(scene, "scene.png")
     Path("cut.png").write_bytes(scene.read_bytes()[:2000])
     Path("tiny").symlink_to(checkpoint)
-    if name == "large":
-        Image.new("1", (8000, 6000)).save("large.png")
     if name == "huge":
         Image.new("1", (20000, 10000)).save("huge.png")
     ran = run(*arguments)

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from seewhen.cli.photograph import looks_like_scene
+from seewhen.asking.default_model import looks_like_scene
 from seewhen.scenes import SPLITS, render, sample
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from(SPLITS), st.integers(0, 10_000), st.sampled_from([None, "twemoji"]))
 def test_every_scene_is_known(split: str, index: int, artwork: str | None) -> None:
     assert looks_like_scene(render(sample(split, index, artwork=artwork)))  # type: ignore[arg-type]

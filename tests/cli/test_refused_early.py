@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import subprocess
 import sys
-from pathlib import Path
+import tempfile
 
 import pytest
+from every import commands, paths
 
-# Runs one command, then says which of the slow packages it had to import.
+# Runs commands one after the other; says of each what it told, how it ended, what slow package it imported.
 _CODE = """
-import sys
-sys.argv[0] = "seewhen"
+import contextlib, io, json, sys
 from seewhen.cli import main
-try:
-    main()
-except SystemExit as end:
-    print([name for name in ("torch", "transformers") if name in sys.modules], end.code)
+ended = {}
+for command in json.load(sys.stdin):
+    sys.argv = ["seewhen", *command.split()]
+    with contextlib.redirect_stderr(io.StringIO()) as told, contextlib.suppress(SystemExit):
+        try:
+            main()
+        finally:
+            code = getattr(sys.exception(), "code", None)
+            heavy = [name for name in ("torch", "transformers") if sys.modules.pop(name, None)]
+            ended[command] = (told.getvalue(), code, heavy)
+print(json.dumps(ended))
 """
 
 MISTAKES = {
@@ -27,7 +36,7 @@ MISTAKES = {
     "eval pope,bogus": "no benchmark 'bogus'",
     "eval pope --data nowhere": "no folder nowhere",
     "eval pope --split bogus": "no part 'bogus'",
-    "eval pope --split test-bogus": "no POPE setting 'bogus'",
+    "eval pope --split test-bogus": "pope has no split 'test-bogus'",
     "eval chair --split test-popular": "chair has no split",
     "eval pope --data . --split bogus": "no split 'bogus'",
     "eval mme --data . --split bogus": "no split 'bogus'",
@@ -38,7 +47,34 @@ MISTAKES = {
     "eval pope --model ./nowhere": "no directory ./nowhere",
     "eval pope --dtype int3": "no dtype 'int3'",
     "eval pope --set contrast": "is not name=value",
-    "eval pope --method all --set contrast=3": "belongs to one method",
+    "eval pope --out /dev/null/runs": "/dev/null/runs is no folder that can be written to",
+    "eval pope --run /dev/null/run": "/dev/null/run is no folder that can be written to",
+    "sweep pope --grid gamma=0.1 --out /dev/null/sweep": "is no folder that can be written to",
+    "report . --out /dev/null/report": "is no folder that can be written to",
+    "figure case --out /dev/null/a.png": "/dev/null/a.png cannot be written",
+    "figure case --data /dev/null/a.json": "/dev/null/a.json cannot be written",
+    "calibrate vti --out /dev/null/a": "/dev/null/a cannot be written",
+    "calibrate ict --out .": ". cannot be written",
+    "calibrate ict --out /dev/null/a": "/dev/null/a cannot be written",
+    "bench --out /dev/null/a": "/dev/null/a.json cannot be written",
+    "data get pope --to /dev/null/a --yes": "is no folder that can be written to",
+    "scenes render --out /dev/null/a": "is no folder that can be written to",
+    "demo --out /dev/null/a": "is no folder that can be written to",
+    "describe a.png --html /dev/null/a.html": "/dev/null/a.html cannot be written",
+    "describe a.png --trace /dev/null/a": "/dev/null/a cannot be written",
+    "ask a.png Why? --html /dev/null/a.html": "/dev/null/a.html cannot be written",
+    "ask a.png Why? --trace /dev/null/a": "/dev/null/a cannot be written",
+    "compare a.png --html /dev/null/a.html": "/dev/null/a.html cannot be written",
+    "compare a.png --trace /dev/null/a": "cannot be written",
+    "check a.png cat --html /dev/null/a.html": "/dev/null/a.html cannot be written",
+    "check a.png cat --out /dev/null/a": "/dev/null/a cannot be written",
+    "view . --out /dev/null/a.html": "/dev/null/a.html cannot be written",
+    "calibrate confirm --out /dev/null/a": "/dev/null/a cannot be written",
+    "score pope --questions a --answers b --rows /dev/null/a": "/dev/null/a cannot be written",
+    "try packaged . --out /dev/null/a": "is no folder that can be written to",
+    "try packaged . --methods regular,bogus": "no method 'bogus'",
+    "try packaged nowhere": "no file or folder nowhere",
+    "try packaged . --temperature 2": "Add --do-sample",
     "sweep bogus --grid gamma=0.1": "no benchmark 'bogus'",
     "sweep pope --grid gamma": "is not a grid",
     "sweep pope --grid gamma=0.1 --method bogus": "no method 'bogus'",
@@ -50,7 +86,7 @@ MISTAKES = {
     "serve --host 0.0.0.0": "there is no API key",
     "serve --log-level bogus": "no log level 'bogus'",
     "serve --dtype int3": "no dtype 'int3'",
-    "bench --method cai+contrast,bogus": "no method 'bogus'",
+    "bench --method cai:contrast=3,threshold=0.2,bogus": "no method 'bogus'",
     "bench --batch 0": "not a list of positive numbers",
     "bench ./nowhere": "no directory ./nowhere",
     "bench photo": "nowhere.gguf, which is no file",
@@ -61,15 +97,63 @@ MISTAKES = {
     "describe nowhere.png --method bogus": "no method 'bogus'",
     "compare nowhere.png --methods regular,bogus": "no method 'bogus'",
     "ask nowhere.png Why? --model ./nowhere": "no file nowhere.png",
+    "figure case --method bogus": "no method 'bogus'",
+    "figure case --set contrast": "is not name=value",
     "methods bogus": "no method 'bogus'",
+    "eval pope --method cai:bogus": "cai has no preset 'bogus'",
+    "eval pope --method cai:bogus=1": "cai has no parameter 'bogus'",
+    "eval pope --method regular,cai:contrast=high": "contrast takes a number",
+    "eval pope --method cai:tilt=up": "tilt takes score or exponential",
+    "eval pope --method regular,cai --set bogus=1": "regular and cai have no parameter 'bogus'",
+    "serve --method cai:bogus=1": "cai has no parameter 'bogus'",
+    "serve --set contrast=high": "contrast takes a number",
 }
 
 
-@pytest.mark.parametrize("command", MISTAKES)
-def test_mistakes_are_refused_before_torch(command: str, tmp_path: Path) -> None:
+@functools.cache
+def ended() -> dict[str, tuple[str, int, list[str]]]:
+    """All commands in one process, in an empty folder."""
     # Whether the language model for photographs is installed here does not matter then.
     where = os.environ | {"SEEWHEN_SMOLLM2": "nowhere.gguf"}
-    code = [sys.executable, "-c", _CODE, *command.split()]
-    done = subprocess.run(code, capture_output=True, text=True, cwd=tmp_path, env=where, check=True)
-    assert MISTAKES[command] in done.stderr and done.stderr.count("\n") == 1, done.stderr
-    assert done.stdout.strip() == "[] 2"
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", _CODE],
+            input=json.dumps(list(MISTAKES)),
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            env=where,
+        )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+# Options that name a file or a folder to read.
+READ = (
+    "--answers",
+    "--api-key-file",
+    "--data",
+    "--image",
+    "--images",
+    "--objects",
+    "--questions",
+    "--run",
+    "--samples",
+)
+
+
+def test_every_option_that_writes_is_here() -> None:
+    """`--trace`, `--run` and `--data` write in some commands and read in others."""
+    writes = {"eval --run", "figure --data"} | {f"{name} --trace" for name in ("describe", "ask", "compare")}
+    for name, command in commands():
+        for option in paths(command):
+            if f"{name} {option}" in writes or option not in (*READ, "--trace"):
+                asked = [said for said in MISTAKES if said.startswith(name) and f"{option} /dev/null/" in said]
+                assert asked, f"{name} {option} is not tried with a file that cannot be written"
+
+
+@pytest.mark.parametrize("command", MISTAKES)
+def test_mistakes_are_refused_before_torch(command: str) -> None:
+    told, code, heavy = ended()[command]
+    assert MISTAKES[command] in told and told.count("\n") == 1, told
+    assert (code, heavy) == (2, [])

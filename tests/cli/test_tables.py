@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from command import Ran
 
+from seewhen.decoding.method import make
 from seewhen.errors import InvalidMethod
 from seewhen.methods import method_class
-from seewhen.methods.base import make
 
 Run = Callable[..., Ran]
 

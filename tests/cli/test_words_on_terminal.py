@@ -11,7 +11,7 @@ from rich.console import Console
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from seewhen.cli.words import WordStreamer
+from seewhen.cli.streaming import WordStreamer
 
 TEXT = "A naïve café cat 🐱, “twice”."
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
 from PIL import Image
 
+import seewhen
 import tiny
+from promises import longer, some_tokens
+from seewhen.backbones.backbone import Backbone
+from seewhen.methods.calibration import Directions, provenance
+from seewhen.methods.ict import activations, fit
+from seewhen.methods.vti import text_difference, text_direction, visual_difference, visual_direction
+
+_FOLDER = tempfile.TemporaryDirectory(prefix="directions-")  # goes with the process
 
 
 class TinyProcessor:
@@ -34,3 +44,40 @@ def pictures(count: int, size: int = 32) -> list[Image.Image]:
     generator = torch.Generator().manual_seed(5)
     drawn = torch.randint(0, 256, (count, size, size, 3), generator=generator, dtype=torch.uint8)
     return [Image.frombytes("RGB", (size, size), bytes(one.flatten().tolist())) for one in drawn]
+
+
+def directions_of(method: str, family: str) -> Path:
+    """Where the directions of a tiny model are kept."""
+    return Path(_FOLDER.name) / f"{method}-{family}.safetensors"
+
+
+def fitted_vti(family: str, **parameters: Any) -> seewhen.Method:
+    """VTI with directions fitted on a few random prompts of the tiny model."""
+    path = directions_of("vti", family)
+    if not path.exists():
+        backbone, generator = Backbone.of(tiny.model(family)), torch.Generator().manual_seed(0)
+        seen, said = [], []
+        for seed in range(3):
+            inputs = tiny.inputs(family, seed=seed)
+            seen.append(visual_difference(backbone, inputs, 0.75, 2, generator))
+            texts = [longer(inputs, some_tokens(steps=3, seed=seed + k)) for k in (10, 20)]
+            said.append(text_difference(backbone, *texts))
+        tensors = {"visual": visual_direction(seen), "textual": text_direction(said)}
+        Directions("vti", tensors, provenance(backbone, [])).save(path)
+    return seewhen.method("vti", directions=str(path), **parameters)
+
+
+def fitted_ict(family: str, **parameters: Any) -> seewhen.Method:
+    """ICT with directions fitted on a few random prompts of the tiny model, in groups of 8."""
+    path = directions_of("ict", family)
+    if not path.exists():
+        backbone = Backbone.of(tiny.model(family))
+        tensors: dict[str, torch.Tensor] = {}
+        for level, shift in (("image", 0), ("object", 50)):
+            states = [
+                torch.stack([activations(backbone, tiny.inputs(family, seed=seed + k)) for seed in range(4)])
+                for k in (shift, shift + 20)
+            ]
+            tensors |= {f"{level}.{part}": value for part, value in fit(*states, group=8).items()}
+        Directions("ict", tensors, provenance(backbone, [])).save(path)
+    return seewhen.method("ict", directions=str(path), **{"top": 5, **parameters})

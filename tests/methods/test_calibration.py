@@ -11,11 +11,11 @@ from calibrating import TinyProcessor, pictures
 from typer.testing import CliRunner
 
 import tiny
-from seewhen import loading
-from seewhen.calibrate import Directions
-from seewhen.calibration_samples import demonstrations, questions
+from seewhen.backbones import loading
 from seewhen.cli import app
 from seewhen.errors import InvalidInput
+from seewhen.methods.calibration import Directions
+from seewhen.methods.calibration_samples import demonstrations, questions
 from seewhen.scenes import CATEGORIES, dataset, render
 
 
@@ -58,7 +58,7 @@ def test_command(folder: Path, name: str) -> None:
     options = ["--trials", "2"] if name == "vti" else ["--group", "8"]
     result = CliRunner().invoke(app, ["calibrate", name, "--images", str(folder), "--out", str(out), *options])
     assert result.exit_code == 0, result.output
-    assert f"--set directions={out}" in result.output.replace("\n", "")
+    assert f"--method {name}:directions={out}" in result.output.replace("\n", "")
     assert Directions.load(out).method == name and len(Directions.load(out).provenance["images"]) == 8
 
 
@@ -67,8 +67,8 @@ def test_errors(tmp_path: Path) -> None:
         demonstrations(tmp_path, None, 3)
     samples = tmp_path / "calibration.jsonl"
     samples.write_text('{"image": "a.png"}\n')
-    with pytest.raises(InvalidInput, match="line 1, has no question, answer"):
+    with pytest.raises(InvalidInput, match="line 1: question: Field required"):
         questions(tmp_path, None, 3)
     samples.write_text("not json\n")
-    with pytest.raises(InvalidInput, match="cannot be read"):
+    with pytest.raises(InvalidInput, match="line 1: not JSON"):
         questions(tmp_path, samples, 3)

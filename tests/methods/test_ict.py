@@ -3,44 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from calibrating import TinyProcessor, pictures
+from calibrating import fitted_ict as fitted
 
 import seewhen
 import tiny
-from promises import FAMILIES, check_acts, check_batch, check_beams, check_compiled, check_off, check_static_cache
-from seewhen.backbone import Backbone
-from seewhen.calibrate import Directions, outputs_of, provenance
+from promises import check_acts
+from seewhen.backbones.backbone import Backbone
+from seewhen.backbones.blocks import out_projection_of
 from seewhen.errors import InvalidInput, InvalidMethod
-from seewhen.methods.blocks import out_projection_of
-from seewhen.methods.ict import Question, activations, calibrate, fit, logistic, probe_accuracy, selected
-
-ALL = (*FAMILIES, "qwen3_5", "gemma3", "instructblip")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("ict")
-
-
-def fitted(family: str, folder: Path, layers: int | None = None, **parameters: Any) -> seewhen.Method:
-    """ICT with directions fitted on a few random prompts of the tiny model, in groups of 8."""
-    path = folder / f"{family}{layers or ''}.safetensors"
-    if not path.exists():
-        overrides = {} if layers is None else {"num_hidden_layers": layers}
-        backbone = Backbone.of(tiny.model(family, **overrides))
-        tensors: dict[str, torch.Tensor] = {}
-        for level, shift in (("image", 0), ("object", 50)):
-            states = [
-                torch.stack([activations(backbone, tiny.inputs(family, seed=seed + k)) for seed in range(4)])
-                for k in (shift, shift + 20)
-            ]
-            tensors |= {f"{level}.{part}": value for part, value in fit(*states, group=8).items()}
-        Directions("ict", tensors, provenance(backbone, [])).save(path)
-    return seewhen.method("ict", directions=str(path), **{"top": 5, **parameters})
+from seewhen.methods.calibration import Directions, outputs_of
+from seewhen.methods.ict import Question, calibrate, fit, logistic, probe_accuracy, selected
 
 
 def test_fit() -> None:
@@ -89,15 +65,10 @@ def test_logistic_regression_is_at_its_minimum() -> None:
     assert (probe_accuracy(many[0] + 20.0, many[1]) == 1.0).all()
 
 
-@pytest.mark.parametrize("family", ALL)
-def test_families(family: str, folder: Path) -> None:
-    check_acts(family, fitted(family, folder))
-
-
-def test_edit_is_the_shift_at_the_last_position(folder: Path) -> None:
+def test_edit_is_the_shift_at_the_last_position() -> None:
     """Layer 0 sees the same input as stock, so its out-projection differs by the shift, in the last row only."""
     model, inputs = tiny.model("llava"), tiny.inputs("llava", rows=2)
-    method = fitted("llava", folder, top=16)  # all groups
+    method = fitted("llava", top=16)  # all groups
     tensors = Directions.load(method.directions).tensors
     projection = out_projection_of(Backbone.of(model).layers[0])
     found = []
@@ -108,19 +79,6 @@ def test_edit_is_the_shift_at_the_last_position(folder: Path) -> None:
     shift = 8.0 * (selected(tensors, "image", 16) + selected(tensors, "object", 16))[0]
     torch.testing.assert_close(found[1][:, -1] - found[0][:, -1], shift.expand(2, -1), atol=1e-4, rtol=1e-4)
     assert torch.equal(found[1][:, :-1], found[0][:, :-1])
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_modes(family: str, folder: Path) -> None:
-    check_batch(family, fitted(family, folder), 1e-3)
-    check_off(family, seewhen.method("ict", image_strength=0.0, object_strength=0.0))
-
-
-def test_beams_and_static_cache(folder: Path) -> None:
-    weak = {"image_strength": 2.0, "object_strength": 2.0}
-    check_beams("llava", fitted("llava", folder, **weak))
-    check_static_cache("llava", fitted("llava", folder, **weak))
-    check_compiled("llava", fitted("llava", folder, **weak))
 
 
 def test_calibrate(tmp_path: Path) -> None:

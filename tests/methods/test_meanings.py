@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from seewhen.cli import app
+from seewhen.decoding.method import Method, meanings
 from seewhen.methods import method_class, method_names
-from seewhen.methods.base import Method, meanings
 
 
 @pytest.mark.parametrize("name", method_names())

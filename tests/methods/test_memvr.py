@@ -11,18 +11,11 @@ import seewhen
 import tiny
 from goldens import golden, golden_replay, matches
 from promises import (
-    FAMILIES,
-    check_acts,
-    check_batch,
-    check_beams,
-    check_compiled,
-    check_off,
-    check_static_cache,
     close,
     some_tokens,
 )
+from seewhen.backbones.blocks import mlp_of
 from seewhen.errors import InvalidMethod, UnsupportedModel
-from seewhen.methods.blocks import mlp_of
 from seewhen.methods.memvr import MemVR, top_entropy
 
 # On four layers: judge layers 0 to 2, with a threshold that opens sometimes.
@@ -79,27 +72,6 @@ def test_once_per_pass_and_row() -> None:
     expected[..., 3] = uncertain[..., 1] & ~uncertain[..., 0]
     assert torch.equal(run.gates, expected)
     assert run.gates[..., 2].any() and run.gates[..., 3].any() and not run.gates.any(-1).all()
-
-
-def test_zero_ratio_and_closed_gate_are_stock() -> None:
-    check_off("llava", seewhen.method("memvr", **{**OPEN, "ratio": 0.0}))
-    with pytest.warns(UserWarning, match="never fired"):
-        check_off("llava", seewhen.method("memvr", **{**OPEN, "threshold": 1.1}))
-
-
-@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_5", "gemma3"])
-def test_families(family: str) -> None:
-    method = seewhen.method("memvr", **OPEN)
-    check_acts(family, method)
-    check_batch(family, method)
-
-
-def test_modes() -> None:
-    method = seewhen.method("memvr", **{**OPEN, "threshold": 0.01}, activation="silu", lens_norm=False)
-    check_static_cache("llava", method)
-    check_compiled("llava", method)
-    check_beams("llava", method)
-    check_batch("llava", method)
 
 
 def test_branch_rows_are_left_alone() -> None:

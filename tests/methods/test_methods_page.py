@@ -1,4 +1,4 @@
-"""docs/methods.md says what the registry says."""
+"""docs/methods.md and the catalogue say what the registry says."""
 
 from __future__ import annotations
 
@@ -14,3 +14,17 @@ def test_the_page_is_up_to_date():
     written = module.PAGE.read_text(encoding="utf-8")
     assert written == module.page(), "run `make docs`"
     assert "`opera`" in written and "reference_parity" in written
+    assert module.CATALOGUE.read_text(encoding="utf-8") == module.catalogue(), "run `make docs`"
+
+
+def test_the_catalogue_gives_what_the_classes_say():
+    from seewhen.decoding.method import options_of as kinds_of
+    from seewhen.decoding.method import parameter_kinds
+    from seewhen.methods import METHODS, method_class
+    from seewhen.methods.catalogue import describe, described, options_of
+
+    for name in METHODS.built_in:
+        cls = method_class(name)
+        assert described(name) == describe(cls)
+        for parameter, kind in parameter_kinds(cls).items():
+            assert options_of(name, parameter) in ((), kinds_of(kind)), (name, parameter)

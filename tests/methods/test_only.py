@@ -13,23 +13,16 @@ import seewhen
 import tiny
 from goldens import golden, golden_replay, matches
 from promises import (
-    FAMILIES,
-    check_acts,
     check_batch,
-    check_beams,
-    check_compiled,
-    check_off,
-    check_static_cache,
-    check_without_cache,
     close,
     generate,
     some_tokens,
 )
-from seewhen.attention import AttentionCall
+from seewhen.backbones.blocks import attention_of, input_norm, project_heads
+from seewhen.decoding.attention_call import AttentionCall
+from seewhen.decoding.method import Method, Parts
+from seewhen.decoding.sequence import Intervention
 from seewhen.errors import InvalidMethod, UnsupportedModel
-from seewhen.interventions import Intervention
-from seewhen.methods.base import Method, Parts
-from seewhen.methods.blocks import attention_of, input_norm, project_heads
 from seewhen.methods.only import column_entropy, head_ratios, suppress_outliers
 
 
@@ -141,29 +134,6 @@ def test_mix_of_the_family() -> None:
     for family, mix in mixes.items():
         side = seewhen.method("only").parts(seewhen.Backbone.of(tiny.model(family))).interventions[0]
         assert side.mix == mix
-
-
-@pytest.mark.parametrize("family", [*FAMILIES, "instructblip", "paligemma"])
-def test_families(family: str) -> None:
-    check_acts(family, seewhen.method("only"))
-    if family != "instructblip":
-        check_batch(family, seewhen.method("only"), 1e-3)
-
-
-@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl", "qwen3_5"])
-def test_keeps_no_state(family: str) -> None:
-    check_without_cache(family, seewhen.method("only", layer=1))
-
-
-def test_modes() -> None:
-    method = seewhen.method("only", agreement=0.9, plausibility=None)
-    check_static_cache("qwen2_5_vl", method)
-    check_compiled("qwen2_5_vl", method)
-    check_beams("llava", method)
-
-
-def test_zero_strength_is_stock() -> None:
-    check_off("llava", seewhen.method("only", collaboration=0.0, contrast=0.0, plausibility=None))
 
 
 def test_rows_without_an_image_keep_their_logits() -> None:

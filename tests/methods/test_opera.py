@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 import seewhen
 import tiny
 from seewhen.errors import InvalidMethod, UnsupportedMode
-from seewhen.methods.opera import Watch, column_logs, strongest_column
+from seewhen.methods.opera_columns import AttentionWatch, column_logs, strongest_column
 
 SHARED = Path(os.environ.get("SEEWHEN_SHARED", Path(__file__).parents[3] / "shared"))
 GOLDEN = SHARED / "golden" / "llava"
@@ -30,7 +30,7 @@ def search(model: Any, inputs: dict[str, Any], method: seewhen.Method, **kwargs:
         watched = next(
             memory
             for one, memory in zip(sequence.interventions, sequence.memories, strict=True)
-            if isinstance(one, Watch)
+            if isinstance(one, AttentionWatch)
         )
         return output, watched.choices
 

@@ -15,24 +15,19 @@ import tiny
 from promises import (
     FAMILIES,
     NEVER_A_TOKEN,
-    check_acts,
-    check_batch,
-    check_beams,
-    check_compiled,
-    check_off,
-    check_static_cache,
     close,
     generate,
     longer,
     some_tokens,
 )
-from seewhen.attention import AttentionCall
+from seewhen.decoding.aside import Aside
+from seewhen.decoding.attention_call import AttentionCall
+from seewhen.decoding.method import Method, Parts
+from seewhen.decoding.prefill import Prefill
+from seewhen.decoding.sequence import Intervention
 from seewhen.errors import InvalidInput, InvalidMethod, UnsupportedMode
-from seewhen.interventions import Intervention
-from seewhen.methods.base import Method, Parts
-from seewhen.methods.saliency import Prompt, draw_order
-from seewhen.methods.saliency_probe import Probe, plain_cache
-from seewhen.sequence import Prefill
+from seewhen.methods.saliency import draw_order
+from seewhen.methods.saliency_probe import Probe
 
 SAMPLED = {"do_sample": True, "max_new_tokens": 8}
 ALONE = {"beta": 0.0}  # SGRS without LocoRE
@@ -44,8 +39,8 @@ def prefill_of(model: Any, inputs: dict[str, Any]) -> Prefill:
         model(**inputs)
         sequence = handle.session.last
     assert sequence is not None
-    memories = zip(sequence.interventions, sequence.memories, strict=True)
-    return next(memory for intervention, memory in memories if isinstance(intervention, Prompt))
+    assert sequence.prefill is not None
+    return sequence.prefill
 
 
 def probe_of(family: str, inputs: dict[str, Any], history: Tensor, layers: tuple[int, ...]) -> Probe:
@@ -58,9 +53,11 @@ def probe_of(family: str, inputs: dict[str, Any], history: Tensor, layers: tuple
 def stepped_probe(family: str, inputs: dict[str, Any], history: Tensor, layers: tuple[int, ...]) -> Probe:
     """The same, as it is decoded: every token of `history` after the cache of those before it."""
     model = tiny.model(family)
-    prefill, backbone = prefill_of(model, inputs), seewhen.Backbone.of(model)
-    with seewhen.attach(model, seewhen.method("saliency", **ALONE, first_layer=layers[0], last_layer=layers[-1])):
-        cache = plain_cache(backbone, prefill)
+    backbone, method = seewhen.Backbone.of(model), seewhen.method("saliency", **ALONE)
+    with seewhen.attach(model, method.replace(first_layer=layers[0], last_layer=layers[-1])) as handle:
+        with torch.no_grad():
+            aside = Aside(handle.session, model(**inputs).past_key_values)
+            prefill, cache = aside.prefill, aside.copied(aside.prefill.embeds.shape[1] - 1)
         for step in range(history.shape[1]):
             Probe(backbone, prefill, history[:, :step], layers, cache)
         return Probe(backbone, prefill, history, layers, cache)
@@ -225,8 +222,7 @@ def test_all_rejected_takes_the_most_salient() -> None:
 
 
 def prefill_of_trace(handle: Any) -> Prefill:
-    sequence = handle.session.last
-    return next(m for i, m in zip(sequence.interventions, sequence.memories, strict=True) if isinstance(i, Prompt))
+    return handle.session.last.prefill
 
 
 class Collect(BaseStreamer):
@@ -328,20 +324,6 @@ def test_locore_is_its_definition(window: int) -> None:
     stock = seewhen.replay(model, inputs, continuation, "regular")
     assert torch.equal(ours.logits[0], stock.logits[0])  # the prompt has no outputs yet
     assert ((ours.logits - stock.logits)[1:].abs().amax(dim=-1) > 1e-4).all()
-
-
-@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_5"])
-def test_locore_families(family: str) -> None:
-    check_acts(family, seewhen.method("locore"), first=False)  # at first there are no words of its own
-    check_batch(family, seewhen.method("locore", beta=0.5))
-
-
-def test_locore_modes() -> None:
-    method = seewhen.method("locore", beta=0.5, window=3)
-    check_static_cache("llava", method)
-    check_compiled("llava", method)
-    check_beams("llava", method)
-    check_off("llava", seewhen.method("locore", beta=0.0))
 
 
 def test_locore_acts_inside_saliency() -> None:

@@ -14,12 +14,6 @@ from goldens import golden, golden_model, golden_replay, matches
 from promises import (
     STEPS,
     branch_logits,
-    check_acts,
-    check_batch,
-    check_beams,
-    check_compiled,
-    check_off,
-    check_static_cache,
     close,
     some_tokens,
 )
@@ -64,33 +58,6 @@ def test_keeping_all_tokens_is_the_main_row(family: str) -> None:
     model, inputs = tiny.model(family), tiny.inputs(family, rows=2)
     replay = seewhen.replay(model, inputs, some_tokens(2), SID(keep=1000, plausibility=None))
     close(replay.scores, replay.logits, 2e-4)
-
-
-@families
-def test_strength_zero_is_stock(family: str) -> None:
-    check_off(family, SID(alpha=0.0))
-
-
-@families
-def test_every_mode(family: str) -> None:
-    check_acts(family, SID(plausibility=None))
-    check_batch(family, SID())
-    check_static_cache(family, SID())
-
-
-@pytest.mark.parametrize("family", ["instructblip", "paligemma", "mistral3", "idefics3"])
-def test_images_first_prefixes_and_tiles(family: str) -> None:
-    """Where the image comes first, a hidden token may have nothing else to see; no NaN comes of it."""
-    check_batch(family, SID(keep=1))
-
-
-@families
-def test_beams(family: str) -> None:
-    check_beams(family, SID())
-
-
-def test_compiles() -> None:
-    check_compiled("llava", SID())
 
 
 def test_the_number_kept_is_a_share_of_each_rows_own_tokens() -> None:
@@ -139,9 +106,3 @@ def test_parameters_out_of_range(wrong: dict[str, Any]) -> None:
 def test_a_layer_the_model_does_not_have() -> None:
     with pytest.raises(InvalidMethod, match="4 layers"), seewhen.attach(tiny.model("llava"), SID(layer=4)):
         pass
-
-
-def test_presets_can_be_made_and_travel_through_json() -> None:
-    for preset in SID.presets:
-        made = seewhen.method("sid", preset=preset)
-        assert seewhen.method_from_json(made.to_json()) == made

@@ -16,23 +16,17 @@ from promises import (
     NEEDS_CACHE,
     STEPS,
     branch_logits,
-    check_acts,
-    check_batch,
-    check_beams,
-    check_compiled,
-    check_off,
-    check_static_cache,
     close,
+    rounding,
     some_tokens,
     stock_logits,
 )
-from seewhen.backbone import Backbone
-from seewhen.contrast import logit_contrast
+from seewhen.backbones.backbone import Backbone
+from seewhen.decoding.method import Parts
+from seewhen.equations.contrast import logit_contrast
 from seewhen.errors import InvalidMethod, UnsupportedMode
-from seewhen.methods.base import Parts
 from seewhen.methods.vcd import VCD, NoisedImage, noise_schedule
 
-families = pytest.mark.parametrize("family", ["llava", "qwen2_5_vl", "qwen3_vl", "internvl"])
 all_families = pytest.mark.parametrize("family", tiny.FAMILIES)
 
 
@@ -96,7 +90,7 @@ def test_the_second_row_is_the_plain_model_on_the_noised_image(family: str) -> N
     model, inputs, tokens = tiny.model(family), tiny.inputs(family, rows=2), some_tokens(2)
     ours = branch_logits(model, inputs, tokens, VCD())
     plain = stock_logits(model, noised(family, inputs), tokens, use_cache=family in NEEDS_CACHE)
-    close(ours, plain)
+    close(ours, plain, rounding(family))
     assert (plain - stock_logits(model, inputs, tokens, use_cache=True)).abs().max() > 1e-2
 
 
@@ -141,27 +135,6 @@ def test_without_a_seed_noise_comes_from_torchs_generator() -> None:
         drawn.append(noised("llava", inputs, method)["pixel_values"])
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
-
-
-@families
-def test_strength_zero_is_stock(family: str) -> None:
-    check_off(family, VCD(alpha=0.0))
-
-
-@families
-def test_every_mode(family: str) -> None:
-    check_acts(family, VCD(plausibility=None))
-    check_batch(family, VCD())
-    check_static_cache(family, VCD())
-
-
-@families
-def test_beams(family: str) -> None:
-    check_beams(family, VCD())
-
-
-def test_compiles() -> None:
-    check_compiled("llava", VCD())
 
 
 def test_sampling_repeats_and_does_not_touch_the_global_generator() -> None:
@@ -217,8 +190,5 @@ def test_parameters_out_of_range(wrong: dict[str, Any]) -> None:
         VCD(**wrong)
 
 
-def test_presets_can_be_made_and_travel_through_json() -> None:
-    for preset in VCD.presets:
-        made = seewhen.method("vcd", preset=preset)
-        assert seewhen.method_from_json(made.to_json()) == made
+def test_a_preset_of_a_model() -> None:
     assert seewhen.method("vcd:reference:instructblip").parameters()["alpha"] == 0.5

@@ -7,60 +7,29 @@ from typing import Any
 
 import pytest
 import torch
-from calibrating import TinyProcessor, pictures
+from calibrating import TinyProcessor, directions_of, pictures
+from calibrating import fitted_vti as fitted
 
 import seewhen
 import tiny
 from promises import (
     FAMILIES,
     check_acts,
-    check_batch,
-    check_beams,
-    check_compiled,
-    check_off,
-    check_static_cache,
-    check_without_cache,
     close,
-    longer,
     some_tokens,
 )
-from seewhen.backbone import Backbone
-from seewhen.calibrate import Directions, principal_direction, provenance, vision_layers
+from seewhen.backbones.backbone import Backbone
 from seewhen.errors import InvalidInput, InvalidMethod
+from seewhen.methods.calibration import Directions, principal_direction, provenance, vision_layers
 from seewhen.methods.vti import (
     Demonstration,
     calibrate,
     mask_patches,
     steered,
-    text_difference,
-    text_direction,
     visual_difference,
-    visual_direction,
 )
 
 ALL = (*FAMILIES, "qwen3_5", "instructblip", "mistral3", "idefics3", "llava_next")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("vti")
-
-
-def fitted(family: str, folder: Path, layers: int | None = None, **parameters: Any) -> seewhen.Method:
-    """VTI with directions fitted on a few random prompts of the tiny model."""
-    path = folder / f"{family}{layers or ''}.safetensors"
-    if not path.exists():
-        overrides = {} if layers is None else {"num_hidden_layers": layers}
-        backbone, generator = Backbone.of(tiny.model(family, **overrides)), torch.Generator().manual_seed(0)
-        seen, said = [], []
-        for seed in range(3):
-            inputs = tiny.inputs(family, seed=seed)
-            seen.append(visual_difference(backbone, inputs, 0.75, 2, generator))
-            texts = [longer(inputs, some_tokens(steps=3, seed=seed + k)) for k in (10, 20)]
-            said.append(text_difference(backbone, *texts))
-        tensors = {"visual": visual_direction(seen), "textual": text_direction(said)}
-        Directions("vti", tensors, provenance(backbone, [])).save(path)
-    return seewhen.method("vti", directions=str(path), **parameters)
 
 
 def test_formula() -> None:
@@ -110,34 +79,20 @@ def test_difference_is_the_mean_of_the_maskings_minus_the_clean_image() -> None:
 
 
 @pytest.mark.parametrize("family", ALL)
-def test_families(family: str, folder: Path) -> None:
+def test_families(family: str) -> None:
     """It acts, alone in either tower; directions are per token where all images have as many."""
-    check_acts(family, fitted(family, folder, text_strength=0.0))
-    check_acts(family, fitted(family, folder, image_strength=0.0))
-    visual = Directions.load(folder / f"{family}.safetensors").tensors["visual"]
+    check_acts(family, fitted(family, text_strength=0.0))
+    check_acts(family, fitted(family, image_strength=0.0))
+    visual = Directions.load(directions_of("vti", family)).tensors["visual"]
     assert len(visual) == len(vision_layers(tiny.model(family)))
     assert (visual.shape[1] > 1) == (not family.startswith(("qwen", "mistral")))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_modes(family: str, folder: Path) -> None:
-    method = fitted(family, folder)
-    check_batch(family, method)
-    check_without_cache(family, method)
-    check_off(family, seewhen.method("vti", image_strength=0.0, text_strength=0.0))
-
-
-def test_beams_and_static_cache(folder: Path) -> None:
-    check_beams("llava", fitted("llava", folder))
-    check_static_cache("llava", fitted("llava", folder))
-    check_compiled("llava", fitted("llava", folder))
-
-
-def test_branch_rows_are_not_steered(folder: Path) -> None:
+def test_branch_rows_are_not_steered() -> None:
     """With a text-only row beside it, that row stays stock."""
     model, inputs, continuation = tiny.model("llava"), tiny.inputs("llava"), some_tokens()[0]
     contrast = seewhen.method("cai", contrast=3.0, plausibility=None, strength=0.0)
-    steering = fitted("llava", folder)
+    steering = fitted("llava")
     alone = seewhen.replay(model, inputs, continuation, steering)
     stock = seewhen.replay(model, inputs, continuation, contrast)
     both = seewhen.replay(model, inputs, continuation, steering + contrast)
@@ -181,7 +136,7 @@ def test_fingerprint_follows_the_file(tmp_path: Path) -> None:
     assert len(set(found)) == 3
 
 
-def test_errors(tmp_path: Path, folder: Path) -> None:
+def test_errors(tmp_path: Path) -> None:
     model = tiny.model("llava")
 
     def attach(**parameters: Any) -> None:
@@ -193,7 +148,7 @@ def test_errors(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(InvalidInput, match="There is no file"):
         attach(directions=str(tmp_path / "none.safetensors"))
     (tmp_path / "text.safetensors").write_text("hello")
-    with pytest.raises(InvalidInput, match="holds no directions"):
+    with pytest.raises(InvalidInput, match="no safetensors file"):
         attach(directions=str(tmp_path / "text.safetensors"))
     other = tmp_path / "other.safetensors"
     Directions("ict", {}, provenance(Backbone.of(model), [])).save(other)

@@ -1,13 +1,11 @@
-"""The recipe for photographs lives outside the package."""
+"""What the tests of the recipe for photographs share; the recipe itself is in benchmarks/."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
 
 
 @pytest.fixture
@@ -37,8 +35,8 @@ def packed(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     from photographs import dino, lora
     from photographs.int8 import save_int8
-    from seewhen.photo import language, llava
-    from seewhen.photo.dino import stored
+    from seewhen.backbones.photo import language, llava
+    from seewhen.backbones.photo.dino import stored
 
     torch.manual_seed(3)
     tower_file = store / "dinov2-small.int8.safetensors"

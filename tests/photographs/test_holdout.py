@@ -4,10 +4,31 @@ import json
 from itertools import combinations
 from pathlib import Path
 
-from photographs import holdout
+from photographs import evidence, holdout
 
 
-def test_no_tested_photograph_is_trained_on() -> None:
+def test_no_tested_photograph_was_trained_on() -> None:
+    """The real list of the packaged model: as many as its training log says, none of them held out."""
+    trained = holdout.trained()
+    log = [json.loads(line) for line in (evidence.RESULTS / "training.jsonl").read_text("utf-8").splitlines()]
+    assert len(set(trained)) == len(trained) == max(line.get("photographs", 0) for line in log) == 66_656
+    assert trained == sorted(trained)
+    for name, numbers in holdout.read().items():
+        assert numbers.isdisjoint(trained), name
+
+
+def test_all_that_was_trained_on_is_a_labelled_photograph(shared: Path) -> None:
+    _, objects = holdout.load_table(shared / "coco_objects.json.gz")
+    trained = set(holdout.trained())
+    assert trained <= objects.keys() and all(objects[n] for n in trained)
+
+
+def test_the_list_of_what_was_trained_on_survives_writing(tmp_path: Path) -> None:
+    holdout.write_trained([9, 3, 200_000], tmp_path / "x.xz")
+    assert holdout.trained(tmp_path / "x.xz") == [3, 9, 200_000]
+
+
+def test_no_tested_photograph_is_taken_for_training() -> None:
     lists = holdout.read()
     held_out = frozenset().union(*lists.values())
     every = {*held_out, *range(1, 600_000, 40)}

@@ -12,11 +12,11 @@ from PIL import Image
 from torch import nn
 
 from photographs import boxes, dino, int8, lora, photos, pieces, rows, tiny
+from seewhen.backbones.photo import gguf, language
+from seewhen.backbones.photo.dino import fill, stored
+from seewhen.backbones.photo.int8 import load_int8
+from seewhen.backbones.photo.lora import merge
 from seewhen.errors import InvalidInput
-from seewhen.photo import gguf, language
-from seewhen.photo.dino import fill, stored
-from seewhen.photo.int8 import load_int8
-from seewhen.photo.lora import merge
 
 
 def test_a_gguf_file_gives_the_model_it_was_made_from(tmp_path: Path) -> None:

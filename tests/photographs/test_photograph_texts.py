@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from photographs import texts
 from photographs.boxes import COCO
 from photographs.words import SCENES, nouns
-from seewhen.bench.chair import CaptionReader
-from seewhen.bench.yesno import parser_named
+from seewhen.benchmarks.chair.caption_reader import CaptionReader
+from seewhen.benchmarks.yesno import parser_named
 
 NAMES = tuple(sorted(COCO))
 READER = CaptionReader()
@@ -25,7 +25,7 @@ def known() -> texts.Statistics:
 
 
 @given(things=SETS, seed=st.integers(0, 10**6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_description_names_all_objects_and_no_other(things: list[int], seed: int) -> None:
     names = [NAMES[i] for i in things]
     assert set(READER.objects(texts.describe(names, random.Random(seed)))) == set(names)
@@ -46,7 +46,7 @@ def test_scenes_mention_no_object() -> None:
 
 
 @given(things=SETS, seed=st.integers(0, 10**6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_answers_are_right(things: list[int], seed: int) -> None:
     known = texts.statistics(NAMES, [things, [0, 1, 2]])
     parse = parser_named("C")

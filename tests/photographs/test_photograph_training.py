@@ -29,11 +29,11 @@ from photographs import (
     tower,
 )
 from seewhen import attach
-from seewhen.answering import chat_prompt
+from seewhen.backbones.loading import load
+from seewhen.backbones.photo.building import build
+from seewhen.backbones.prompts import chat_prompt
 from seewhen.errors import InvalidInput
-from seewhen.loading import load
 from seewhen.methods import method
-from seewhen.photo.building import build
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_settings_are_tried_chosen_and_asked_again(trained: run.Place, monkeypat
     study.be_worker(options)
     alphas = [
         json.loads(path.read_text("utf-8"))["config"]["method"]["parameters"]["alpha"]
-        for path in (out / "tuned").glob("*_icd_*/manifest.json")
+        for path in (out / "tuned").glob("*_icd*/manifest.json")
     ]
     assert alphas == [0.25] * 4
     options.tune = False

@@ -13,10 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import seewhen
+from seewhen.decoding.method import Part
 from seewhen.errors import UnsupportedMode
+from seewhen.methods import method_from_json
+from seewhen.methods.controls import with_controls
+from seewhen.methods.grammar import label
 from seewhen.runs.answer import ModelAnswerer
-from seewhen.runs.controls import Part, from_json, label, with_controls
-from seewhen.runs.evaluate import Ask, directory_fingerprint, evaluate, light_backbone
+from seewhen.runs.evaluate import Ask, directory_fingerprint, evaluate
+from seewhen.runs.light_model import LightModel
 from seewhen.runs.noise import HashedNoise, OwnNoise, hashed_uniform, stream_seed
 from seewhen.runs.pictures import open_picture, scene_source
 from seewhen.runs.store import RunConflict, read_run
@@ -43,6 +47,17 @@ def answerer(checkpoint):
     made = ModelAnswerer(str(checkpoint), CAI.to_json(), max_new_tokens=5, device="cpu")
     yield made
     made.close()
+
+
+def test_a_method_that_asks_tells_what_it_asked_took_back_and_cost():
+    strict = seewhen.method("confirm", lexicon="coco", threshold=1.0)
+    answerer = ModelAnswerer("packaged", strict.to_json(), max_new_tokens=48, device="cpu")
+    describe = Task("d", "i", scene_source("shifted_0_000003.png"), "Please describe this image in detail.")
+    (answer,) = answerer.answer([describe], None)
+    answerer.close()
+    assert set(answer.facts) == {"asked", "denied", "taken_back", "steps_per_token"}
+    assert answer.facts["asked"] >= answer.facts["taken_back"] > 0
+    assert answer.facts["steps_per_token"] > 1
 
 
 @pytest.mark.parametrize("seed", [None, 0, 1])
@@ -112,15 +127,15 @@ def test_a_batch_equals_its_single_samples_for_loops_of_their_own(checkpoint, na
 def test_shared_features_change_nothing(checkpoint, method):
     made = ModelAnswerer(str(checkpoint), method.to_json(), max_new_tokens=5, device="cpu")
     try:
-        assert made._shares
-        if "mm_encoder_outputs" not in inspect.signature(made._model.forward).parameters:
+        assert made._attached.shares
+        if "mm_encoder_outputs" not in inspect.signature(made._asker.model.forward).parameters:
             pytest.skip("this transformers cannot be given finished image features")
         sizes = []
-        tower = made._model.base_model.vision_tower
+        tower = made._asker.model.base_model.vision_tower
         hook = tower.register_forward_hook(lambda m, args, out: sizes.append(out.last_hidden_state.shape[0]))
         shared = made.answer(tasks(), 0)
         assert sizes == [3]  # six questions, three images
-        made._shares = False
+        made._attached.shares = False
         assert made.answer(tasks(), 0) == shared
         assert sizes == [3, 6]
         hook.remove()
@@ -148,7 +163,7 @@ def test_a_shared_prefix_changes_nothing(checkpoint, method, seed):
     some = [*tasks(), Task("long", "i0", tasks()[0].source, "Is there a dog and a cat and a bus in the image ?")]
     try:
         lengths = []
-        hook = made._model.base_model.language_model.layers[0].register_forward_pre_hook(
+        hook = made._asker.model.base_model.language_model.layers[0].register_forward_pre_hook(
             lambda m, args, kwargs: lengths.append(args[0].shape[:2]), with_kwargs=True
         )
         shared = made.answer(some, seed)
@@ -158,7 +173,7 @@ def test_a_shared_prefix_changes_nothing(checkpoint, method, seed):
         if rows == 7:  # the prefix once per image, the rest once per question
             assert distinct == 3
         assert distinct < rows
-        made._prefix = None
+        made._attached.prefix = None
         assert made.answer(some, seed) == shared
     finally:
         made.close()
@@ -169,8 +184,8 @@ def test_methods_that_do_more_than_tilt_do_not_share(checkpoint):
     for method in (leaking, *map(seewhen.method, ("vcd", "only", "dola"))):
         made = ModelAnswerer(str(checkpoint), method.to_json(), max_new_tokens=3, device="cpu")
         try:
-            assert not made._shares
-            assert made._prefix is None
+            assert not made._attached.shares
+            assert made._attached.prefix is None
             assert len(made.answer(tasks(4), 0)) == 4
         finally:
             made.close()
@@ -273,18 +288,19 @@ def test_parts_are_the_method_with_the_other_part_off(checkpoint):
 
 
 def test_controls(checkpoint):
-    backbone = light_backbone(Ask("pope", model=str(checkpoint)))
+    backbone = LightModel.of(Ask("pope", model=str(checkpoint))).backbone
     assert [label(m) for m in with_controls(CAI, backbone)] == [
         "regular",
         "min-p",
-        "cai",
-        "cai-attention",
-        "cai-contrast",
+        "cai:start_layer=1,threshold=0.5,contrast=3",
+        "cai:start_layer=1,threshold=0.5,contrast=3:attention",
+        "cai:start_layer=1,threshold=0.5,contrast=3:contrast",
     ]
-    assert [label(m) for m in with_controls(CAI.replace(contrast=1.0), backbone)] == ["regular", "min-p", "cai"]
+    alone = CAI.replace(contrast=1.0)
+    assert with_controls(alone, backbone) == [seewhen.method("regular"), seewhen.method("min-p"), alone]
     assert [label(m) for m in with_controls(seewhen.method("regular"), backbone)] == ["regular", "min-p"]
     part = Part("contrast", CAI)
-    assert from_json(part.to_json()) == part
+    assert method_from_json(part.to_json()) == part
     assert part.fingerprint != CAI.fingerprint
 
 

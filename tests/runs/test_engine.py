@@ -41,7 +41,7 @@ def local(**options):
 # --- jobs -------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.lists(st.integers(0, 6), max_size=30),
     st.integers(1, 8),
@@ -233,11 +233,11 @@ def test_sigterm_finishes_the_batch_and_says_how_to_go_on(tmp_path):
     process = start(tmp_path, 0.1)
     wait_for(lambda: (tmp_path / SAMPLES).exists() and (tmp_path / SAMPLES).stat().st_size)
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode != -signal.SIGTERM
     assert "Run the same command again" in errors
     done = read_run(tmp_path).records
-    assert 0 < len(done) < 240
+    assert 0 < len(done) < 6 * toy.BIG
     assert len((tmp_path / "asked.txt").read_text().split("\n")) - 1 == len(done)  # the batch was kept
     assert not (tmp_path / RESULT).exists()
 

@@ -10,10 +10,10 @@ import torch
 import typer
 
 import seewhen
+from seewhen.backbones.loading import load_model
 from seewhen.cli import app, main
 from seewhen.cli.options import LoadingFlags
 from seewhen.errors import InvalidInput
-from seewhen.loading import load_model
 from seewhen.runs.evaluate import Ask, evaluate
 from seewhen.runs.store import RunConflict, read_run
 

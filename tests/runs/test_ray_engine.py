@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 import toy
+from typer.testing import CliRunner
 
+from seewhen.cli import app
 from seewhen.runs.engine import InProcess, Plan, WorkerFailed, run
 from seewhen.runs.ray_engine import RayPool, RayUnreachable
 from seewhen.runs.store import RESULT, SAMPLES, RunStore
@@ -60,6 +63,28 @@ def test_two_workers_one_killed_leave_the_bytes_of_a_local_run(cluster, tmp_path
     assert signal.getsignal(signal.SIGTERM) is before
     for name in (SAMPLES, RESULT):
         assert (tmp_path / "ray" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
+
+
+def test_confirm_says_what_it_says_here(cluster, checkpoint, tmp_path):
+    """The real command: sentences are judged and taken back in the workers; the bytes are those of a local run."""
+    command = [
+        "eval",
+        "chair",
+        "--model",
+        str(checkpoint),
+        "--scenes",
+        "4",
+        "--method",
+        "confirm:coco:threshold=0.5",
+    ]
+    command += ["--no-controls", "--max-new-tokens", "16", "--device", "cpu"]
+    for engine in (["local"], ["ray", "--workers", "2"]):
+        outcome = CliRunner().invoke(app, [*command, "--engine", *engine, "--out", str(tmp_path / engine[0])])
+        assert outcome.exit_code == 0, outcome.output
+    (local,), (spread,) = (list((tmp_path / name).rglob(SAMPLES)) for name in ("local", "ray"))
+    assert local.read_bytes() == spread.read_bytes()
+    facts = [json.loads(line)["facts"] for line in local.read_text().splitlines()]
+    assert sum(each["asked"] for each in facts) > 0
 
 
 def test_an_error_of_a_worker_is_the_error_of_the_run(cluster, tmp_path):

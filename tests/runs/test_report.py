@@ -12,18 +12,27 @@ import pytest
 from typer.testing import CliRunner
 
 import seewhen
-from seewhen.bench.base import Sample
-from seewhen.bench.chair import Chair
-from seewhen.bench.pope import Pope
+from seewhen.benchmarks.base import Sample
+from seewhen.benchmarks.chair import Chair
+from seewhen.benchmarks.pope import Pope
 from seewhen.cli import app
 from seewhen.errors import InvalidInput
+from seewhen.runs import report
 from seewhen.runs.plots import Dot, dot_plot, line_plot, ticks
 from seewhen.runs.report import analyse, paper_model, primary_metric, read_runs
+from seewhen.runs.report_files import write_report
 from seewhen.runs.scoring import result_of, score_records, write_counts
 from seewhen.runs.store import Record, RunStore
-from seewhen.runs.tables import Grid, group_grids, latex_text, overview_grids, paper_grids, to_latex, to_markdown
-from seewhen.runs.words import findings, measured, sentence, title
-from seewhen.runs.writing import write_report
+from seewhen.runs.tables import (
+    Grid,
+    group_grids,
+    latex_text,
+    overview_grids,
+    paper_grids,
+    to_latex,
+    to_markdown,
+)
+from seewhen.runs.wording import findings, measured, sentence, title
 
 BENCH = Pope(
     tuple(
@@ -43,6 +52,7 @@ def config(label, mode="greedy", model="llava-1.5-7b-hf", **parameters):
             "split": "coco-random",
             "settings": {"parser": "C"},
             "style": "plain",
+            "questions": "x",
         },
         "model": {"name": model, "dtype": "float16"},
         "method": {
@@ -146,7 +156,7 @@ def test_an_interval_without_zero_that_the_test_does_not_confirm_is_put_into_wor
     for changed, words in ((99, "The interval only just leaves out zero"), (19, "Only 19 of 100 images count")):
         difference = replace(found.difference, low=-1.4, high=-0.01, p=0.08, images=100, changed=changed)
         said = sentence(line, replace(found, difference=difference, p_holm=0.7))
-        assert "cannot be told apart" in said and words in said
+        assert "is not significantly different" in said and words in said
 
 
 def test_verdicts(groups):
@@ -164,20 +174,47 @@ def test_verdicts(groups):
     assert verdict(sampled.line("cai"), "min-p").verdict == "open"
 
 
+def test_p_values_near_the_line_come_from_more_swaps(runs, monkeypatch):
+    monkeypatch.setattr(report, "LEVEL", 0.3)
+    found = {False: [], True: []}
+    for group in analyse(read_runs([runs / name for name in "abc"])):
+        for c in (c for line in group.lines for c in line.comparisons):
+            found[0.15 < c.p_holm < 0.6].append(c.difference.p)
+    assert all(found.values())
+    # p is a whole number of swaps, the one seen included, over all of them
+    assert all(p * 100_001 == pytest.approx(round(p * 100_001), abs=1e-6) for p in found[True])
+    assert any(p * 10_000 == pytest.approx(round(p * 10_000), abs=1e-6) for p in found[False])
+
+
+def test_what_was_asked_and_taken_back_stands_beside_the_speed(tmp_path):
+    make(tmp_path / "a", "regular", 0.8)
+    path = make(tmp_path / "b", "confirm", 0.8) / "result.json"
+    result = json.loads(path.read_text())
+    result["facts"] = {"asked": 2.84, "taken_back": 0.41, "steps_per_token": 1.27}
+    path.write_text(json.dumps(result))
+    (group,) = analyse(read_runs([tmp_path / "a", tmp_path / "b"]))
+    (grid,) = [grid for grid in group_grids(group) if grid.title == "Speed"]
+    asked = [dict(zip(grid.header, row, strict=True)) for row in grid.rows]
+    assert [row["Asked"] for row in asked] == ["—", "2.8"]
+    assert [row["Taken back"] for row in asked] == ["—", "0.41"]
+    assert [row["Steps/token"] for row in asked] == ["—", "1.27"]
+
+
 def test_words(groups):
     told = findings(groups[0])
     assert any(
         t.startswith("CAI is better than Regular: Accuracy +") and "This difference is real." in t for t in told
     )
     assert any(t.startswith("ONLY is worse than Regular") for t in told)
-    assert any(t.startswith("VCD cannot be told apart from Regular") for t in told)
+    assert any(t.startswith("VCD is not significantly different from Regular") for t in told)
     assert "PAI and Regular score alike on every image: Accuracy does not move at all." in told
-    assert any("Not run here: Regular + min-p" in t for t in told)
+    assert any("Not run here: min-p" in t for t in told)
     assert any(t == "ONLY: 2 samples have no answer (broken image) and are left out." for t in told)
     told = findings(groups[1])
-    assert any(t.startswith("CAI cannot be told apart from Regular + min-p") for t in told)
-    assert title("cai-attention") == "CAI, attention only"
-    assert title("cai (contrast 3)") == "CAI (contrast 3)"
+    assert any(t.startswith("CAI is not significantly different from min-p") for t in told)
+    assert title("cai:contrast=3:attention") == "CAI:contrast=3:attention"
+    assert all(seewhen.method(title(name)) == seewhen.method(name) for name in seewhen.method_names())
+    assert title("cai+dola") == "CAI+DoLa"
     assert measured({"value": 100.0, "low": 100.0, "high": 100.0, "flat": True}) == "100.00 (no variation)"
 
 
@@ -233,21 +270,14 @@ def test_one_method_with_two_settings_gets_two_names(tmp_path):
     make(tmp_path / "b", "cai", 0.9, **seewhen.method("cai", contrast=3.0).parameters())
     make(tmp_path / "c", "cai", 0.7, **seewhen.method("cai:paper").parameters())
     (group,) = analyse(read_runs([tmp_path]))
-    assert [line.label for line in group.lines] == ["cai (default)", "cai (default, contrast 3.0)", "cai (paper)"]
+    assert [line.label for line in group.lines] == ["cai", "cai:contrast=3", "cai:paper"]
 
 
-def test_a_label_names_a_file_without_its_place():
-    from seewhen.runs.controls import nearest_preset
-
-    method = seewhen.method("vti", directions="/somewhere/else/vti.safetensors")
-    assert "directions vti.safetensors" in nearest_preset(method.to_json())
-
-
-def test_two_settings_of_an_unknown_method_are_told_by_what_differs(tmp_path):
+def test_two_settings_of_a_method_that_is_not_installed_have_two_names(tmp_path):
     make(tmp_path / "a", "mine", 0.8, strength=1.0, layer=3)
     make(tmp_path / "b", "mine", 0.9, strength=2.0, layer=3)
     (group,) = analyse(read_runs([tmp_path]))
-    assert [line.label for line in group.lines] == ["mine (strength 1.0)", "mine (strength 2.0)"]
+    assert [line.label for line in group.lines] == ["mine:strength=1.0,layer=3", "mine:strength=2.0,layer=3"]
 
 
 class Page(HTMLParser):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from seewhen.bench.base import Sample
-from seewhen.bench.chair import Chair
-from seewhen.bench.mme import Mme
-from seewhen.bench.pope import Pope
-from seewhen.errors import InvalidInput
+from seewhen.benchmarks import benchmark_class
+from seewhen.benchmarks.base import Sample
+from seewhen.benchmarks.chair import Chair
+from seewhen.benchmarks.mme import Mme
+from seewhen.benchmarks.pope import Pope
+from seewhen.errors import InvalidInput, InvalidMethod
 from seewhen.runs import stats
 from seewhen.runs.scoring import (
     comparable,
@@ -17,7 +18,6 @@ from seewhen.runs.scoring import (
     read_counts,
     result_of,
     score_records,
-    summariser,
     wins_and_losses,
     write_counts,
 )
@@ -96,7 +96,7 @@ def test_counts_survive_the_disk_and_need_no_data(tmp_path, benchmark):
     assert back.right == scored.right
     assert back.tally.images == scored.tally.images
     want = stats.intervals(scored.tally, metrics_of(benchmark.summarise))
-    assert stats.intervals(back.tally, metrics_of(summariser(benchmark.name))) == want
+    assert stats.intervals(back.tally, metrics_of(benchmark_class(benchmark.name).summarise)) == want
 
 
 def test_chair_goes_through_the_same_door(tmp_path):
@@ -106,7 +106,7 @@ def test_chair_goes_through_the_same_door(tmp_path):
     records = [Record(str(i), 0, str(i), captions[i % 2], 9) for i in range(1, 9)]
     scored = score_records(chair, records, (0,))
     write_counts(tmp_path, scored)
-    found = stats.intervals(read_counts(tmp_path).tally, metrics_of(summariser("chair")))
+    found = stats.intervals(read_counts(tmp_path).tally, metrics_of(Chair.summarise))
     assert found["chair_s"].value == 50
     assert found["chair_i"].value == 20
     assert found["chair_s"].low < 50 < found["chair_s"].high
@@ -131,5 +131,5 @@ def test_pairs_use_images_both_runs_answered_in_full():
 def test_unfinished_runs_are_named(tmp_path):
     with pytest.raises(InvalidInput, match="not finished"):
         read_counts(tmp_path)
-    with pytest.raises(InvalidInput, match="no benchmark"):
-        summariser("nonsense")
+    with pytest.raises(InvalidMethod, match="no benchmark"):
+        benchmark_class("nonsense")

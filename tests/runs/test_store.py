@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -152,6 +155,17 @@ def test_two_writers_are_refused_and_a_dead_one_does_not_block(tmp_path):
     fresh(tmp_path).close()
 
 
+def test_the_store_works_where_there_is_no_fcntl(tmp_path):
+    code = (
+        "import sys; sys.modules['fcntl'] = None\n"
+        "from pathlib import Path; from seewhen.runs.store import RunStore, read_run\n"
+        "with RunStore.open(Path(sys.argv[1]), {}, {}): pass\n"
+        "print(len(read_run(Path(sys.argv[1])).records))"
+    )
+    found = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert found.stdout == "0\n", found.stderr
+
+
 def test_finish_orders_and_comes_last(tmp_path):
     with fresh(tmp_path) as store:
         store.append([record(2), record(0), record(1)])
@@ -185,3 +199,20 @@ def test_unknown_format_is_refused(tmp_path):
     write_atomic(tmp_path / "manifest.json", json.dumps({"format": 99}))
     with pytest.raises(InvalidInput, match="format 99"):
         read_run(tmp_path)
+
+
+@pytest.mark.parametrize("spoil", ["deleted", "replaced", "cut"])
+@pytest.mark.parametrize("then", ["append", "finish"])
+def test_samples_that_vanish_during_a_run_are_an_error(tmp_path, spoil, then):
+    with fresh(tmp_path) as store:
+        store.append([record(0), record(1)])
+        path = tmp_path / SAMPLES
+        if spoil == "cut":
+            os.truncate(path, 10)
+        else:
+            path.unlink()
+        if spoil == "replaced":
+            path.write_text(record(0).line() + record(1).line())
+        with pytest.raises(RunConflict, match="deleted or changed"):
+            store.append([record(2)]) if then == "append" else store.finish([], {"format": 1})
+    assert not (tmp_path / "result.json").exists()

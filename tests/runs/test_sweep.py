@@ -10,12 +10,12 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import seewhen
+from seewhen.benchmarks.base import Metric
 from seewhen.cli import app
 from seewhen.errors import InvalidInput, SeewhenError
 from seewhen.runs.evaluate import Ask, Machine
-from seewhen.runs.report import Metric
 from seewhen.runs.store import read_run
-from seewhen.runs.sweep import Point, Sweep, curves, held_out, parse_grid, sweep, write_sweep
+from seewhen.runs.sweep import Point, Sweep, curves, held_out, parse_grid, sweep, typed_grid, write_sweep
 
 
 def entry(value):
@@ -35,15 +35,29 @@ def made_up(grid, score):
     return Sweep("cai", metric, grid, tuple(points), best, "val", "test", {"cai": entry(80.0)})
 
 
+def test_hostile_names_stay_text(tmp_path):
+    nasty = "<script>alert(1)</script>"
+    found = replace(
+        made_up({nasty: (1, 2), "tilt": (nasty,)}, lambda a, b: float(a)), method=nasty, tuned_on=nasty
+    )
+    found = replace(found, metric=replace(found.metric, title=nasty), test={nasty: entry(1.0)})
+    page = next(path for path in write_sweep(found, tmp_path) if path.name == "sweep.html").read_text()
+    assert "<script" not in page and page.count("&lt;script&gt;") >= 8
+
+
 def test_grids_are_read_with_the_papers_symbols():
-    assert parse_grid(["l_s=25,26", "gamma=0.1,null", "tilt=score"]) == {
+    grid = parse_grid(["l_s=25,26", "gamma=0.1,none", "tilt=score"])
+    assert typed_grid(seewhen.method("cai:attention"), grid) == {
         "start_layer": (25, 26),
         "threshold": (0.1, None),
         "tilt": ("score",),
     }
-    for wrong in (["gamma"], ["gamma="], ["gamma=1", "threshold=2"], []):
+    assert typed_grid(seewhen.method("pai"), {"gamma": ("1.5", "2")}) == {"gamma": (1.5, 2.0)}
+    for wrong in (["gamma"], ["gamma="], ["gamma=1", "gamma=2"], []):
         with pytest.raises(InvalidInput):
             parse_grid(wrong)
+    with pytest.raises(InvalidInput, match="threshold is swept twice"):
+        typed_grid(seewhen.method("cai"), parse_grid(["gamma=1", "threshold=2"]))
 
 
 def test_the_papers_two_plots_come_out(tmp_path):
@@ -82,7 +96,7 @@ def test_a_sweep_of_scenes_tunes_on_val_and_reports_on_test(ask, tmp_path):
     assert [p.values["threshold"] for p in found.points] == [0.1, 5.0]
     assert {image.split("_")[0] for image in images_of(tmp_path / "tune")} == {"val"}
     assert {image.split("_")[0] for image in images_of(tmp_path / "test")} == {"test"}
-    assert set(found.test) == {"regular", "min-p", "cai"}
+    assert set(found.test) == {"regular", "min-p", "cai:threshold=0.1"}
     fired = [read_run(tmp_path / "tune" / p.run).result["facts"]["fired"] for p in found.points]
     assert fired[0] > 0 == fired[1]  # no entropy is above 5 nats here
     with pytest.raises(InvalidInput, match="for tuning"):
@@ -169,7 +183,7 @@ def test_several_benchmarks_parts_methods_and_decodings(checkpoint, tmp_path):
 
 def test_contradictions_are_refused(checkpoint, tmp_path):
     for extra, words in (
-        (["--method", "cai,pai", "--set", "contrast=3"], "--set belongs to one method"),
+        (["--method", "regular,pai", "--set", "contrast=3"], "have no parameter 'contrast'"),
         (["--method", "cai,pai", "--run", str(tmp_path / "r")], "--run names one directory"),
         (["--method", "nonsense"], "no method"),
         (["--engine", "cloud", "--scenes", "2"], "no engine"),

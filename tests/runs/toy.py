@@ -13,6 +13,8 @@ from pathlib import Path
 from seewhen.errors import InvalidInput
 from seewhen.runs.work import Answer, Maker, Task, image_order
 
+BIG = 120  # images of a run that is killed: it must not be done before
+
 
 class Toy:
     """Says yes or no by a hash of task and seed; can be slow, short of memory, or meet bad images."""
@@ -80,7 +82,7 @@ def main(path: str, delay: str) -> None:
     from seewhen.runs.engine import InProcess, Plan, run
     from seewhen.runs.store import RunStore
 
-    plan = Plan(questions(40, 3), (0, 1), batch=7)
+    plan = Plan(questions(BIG, 3), (0, 1), batch=7)
     with RunStore.open(Path(path), {"toy": 1}, {}) as store:
         pool = InProcess(maker(delay=float(delay), log=str(Path(path) / "asked.txt")), sampled=True)
         run(store, plan, pool, count)

@@ -11,12 +11,12 @@ import torch
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import seewhen
+from embedded.train.stages import features, in_front, normalised, words
 from seewhen.scenes import CATEGORIES, Scene, render, sample
 from seewhen.scenes.rendering import pixels
-from seewhen.scenes.train.stages import features, in_front, normalised, words
 from seewhen.scenes.world import plural
 
-FOLDER = Path(seewhen.__file__).parent / "models" / "emoji"
+FOLDER = Path(seewhen.__file__).parent / "weights" / "emoji"
 CAPTIONS = {
     1: "The image shows an office with a stop sign and a bicycle. There is also a laptop and a pair of scissors "
     "nearby. The place feels lively and bright.",

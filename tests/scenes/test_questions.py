@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from seewhen.bench.chair import CaptionReader
+from seewhen.benchmarks.chair.caption_reader import CaptionReader
 from seewhen.errors import InvalidInput
 from seewhen.scenes import CATEGORIES, Scene, chair, dataset, mme, pope
 from seewhen.scenes.captions import caption, expected

@@ -10,7 +10,7 @@ import pytest
 from loopback import Running, running
 
 import seewhen
-from seewhen.loading import Loaded
+from seewhen.backbones.loading import Loaded
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from loopback import MODEL, Running, question
+from loopback import MODEL, Running, counted, held, question, until
 
 from seewhen.server.limits import Limits
 
@@ -33,8 +33,7 @@ def ask(server: Running, case: dict) -> list[str]:
 
 def batches(server: Running) -> tuple[int, int]:
     """How many batches ran so far, and their rows."""
-    lines = dict(line.rsplit(" ", 1) for line in server.settings.metrics.text().splitlines() if line[0] != "#")
-    return int(lines["seewhen_batch_rows_count"]), int(float(lines["seewhen_batch_rows_sum"]))
+    return int(counted(server, "batch_rows_count")), int(counted(server, "batch_rows_sum"))
 
 
 def test_concurrent_answers_equal_single_ones(server: Running) -> None:
@@ -43,7 +42,10 @@ def test_concurrent_answers_equal_single_ones(server: Running) -> None:
     order = list(range(len(CASES)))
     random.Random(0).shuffle(order)
     with ThreadPoolExecutor(12) as pool:
-        found = dict(zip(order, pool.map(lambda k: ask(server, CASES[k]), order), strict=True))
+        with held(server.engine):
+            answers = pool.map(lambda k: ask(server, CASES[k]), order)
+            until(lambda: len(server.engine._running) + server.engine.waiting == 12)
+        found = dict(zip(order, answers, strict=True))
     assert [found[k] for k in range(len(CASES))] == single
     after = batches(server)
     number, rows = after[0] - before[0], after[1] - before[1]
@@ -55,7 +57,7 @@ def test_concurrent_answers_equal_single_ones(server: Running) -> None:
 def test_short_answers_do_not_wait_for_long_ones(serving: Callable[..., Any], stream: bool) -> None:
     """In one batch, an answer is sent when it is complete."""
     done: list[int] = []
-    with serving(limits=Limits(n=1, batch_rows=2, batch_wait_ms=10_000)) as server:  # waits for the second
+    with serving(limits=Limits(n=1, batch_rows=2, batch_wait_ms=60_000)) as server:  # waits for the second
 
         def one(tokens: int) -> None:
             options = {"messages": question("w5 w6", 1), "max_tokens": tokens, "temperature": 0}
@@ -65,9 +67,9 @@ def test_short_answers_do_not_wait_for_long_ones(serving: Callable[..., Any], st
             done.append(tokens)
 
         with ThreadPoolExecutor(2) as pool:
-            list(pool.map(one, [100, 2]))
+            list(pool.map(one, [300, 2]))
         assert batches(server) == (1, 2)
-    assert done == [2, 100]
+    assert done == [2, 300]
 
 
 def test_regular_rides_with_a_method_that_tilts(serving: Callable[..., Any]) -> None:
@@ -81,7 +83,7 @@ def test_regular_rides_with_a_method_that_tilts(serving: Callable[..., Any]) -> 
     with serving(limits=Limits(n=1, batch_rows=1)) as alone:
         single = [ask(alone, case) for case in cases]
     assert single[0::2] != single[1::2], "the method changes something"
-    with serving(limits=Limits(n=1, batch_rows=6, batch_wait_ms=10_000)) as server:  # waits for all six
+    with serving(limits=Limits(n=1, batch_rows=6, batch_wait_ms=60_000)) as server:  # waits for all six
 
         def one(case: dict) -> Any:
             return server.client().chat.completions.create(model=MODEL, **case)
@@ -106,7 +108,7 @@ def test_regular_rides_with_a_method_that_tilts(serving: Callable[..., Any]) -> 
     ],
 )
 def test_others_do_not_share(serving: Callable[..., Any], first: dict, second: dict) -> None:
-    with serving(limits=Limits(n=1, batch_rows=2, batch_wait_ms=10_000)) as server:
+    with serving(limits=Limits(n=1, batch_rows=2, batch_wait_ms=60_000)) as server:
         options = {"messages": question("w5 w6", 1), "max_tokens": 2, "temperature": 0}
         cases = [{**options, "extra_body": {"seewhen": asked}} for asked in (first, second)]
         with ThreadPoolExecutor(2) as pool:

@@ -10,7 +10,7 @@ import pytest
 from loopback import MODEL, Running, picture, question
 
 import seewhen
-from seewhen.loading import Loaded
+from seewhen.backbones.loading import Loaded
 
 GREEDY = {"model": MODEL, "temperature": 0, "max_tokens": 12}
 
@@ -121,7 +121,7 @@ def test_stop_strings(server: Running) -> None:
 def test_log_probabilities(server: Running) -> None:
     answer = ask(server, logprobs=True, top_logprobs=3, max_completion_tokens=5)
     entries = answer.choices[0].logprobs.content
-    assert [entry.token for entry in entries] == answer.choices[0].message.content.split(" ")
+    assert "".join(entry.token for entry in entries) == answer.choices[0].message.content
     for entry in entries:
         best = entry.top_logprobs
         assert len(best) == 3

@@ -34,7 +34,7 @@ class Pages(BaseHTTPRequestHandler):
         self.end_headers()
         if self.path == "/slow":
             with suppress(OSError):
-                for _ in range(50):
+                for _ in range(600):  # longer than anybody's patience with one piece
                     self.wfile.write(b"x")
                     time.sleep(0.1)
         elif self.path == "/large":
@@ -55,8 +55,8 @@ def port() -> Iterator[int]:
     server.server_close()
 
 
-def fetcher(port: int, **options: object) -> Fetcher:
-    limits = Limits(image_bytes=300_000, fetch_seconds=1)
+def fetcher(port: int, seconds: int = 60, **options: object) -> Fetcher:
+    limits = Limits(image_bytes=300_000, fetch_seconds=seconds)
     return Fetcher(frozenset({("http", "localhost", port)}), limits, **{"permitted": lambda a: True, **options})
 
 
@@ -76,9 +76,8 @@ def test_refusals(port: int) -> None:
     assert refused(fetcher(port), f"{base}/moved") == "The image could not be fetched."
     assert refused(fetcher(port), f"{base}/missing") == "The image could not be fetched."
     assert refused(fetcher(port), f"{base}/large") == "The image has too many bytes."
-    began = time.monotonic()
-    assert refused(fetcher(port), f"{base}/slow") == "The image took too long to arrive."
-    assert time.monotonic() - began < 3  # the clock is for all of it, not for each read
+    # The clock is for all of it: each piece comes in time.
+    assert refused(fetcher(port, seconds=1), f"{base}/slow") == "The image took too long to arrive."
     # The real rule: a name of the list that points to this machine is refused all the same.
     assert refused(fetcher(port, permitted=is_public), f"{base}/image.png?size=1") == (
         "Images of this address are not allowed."
@@ -135,7 +134,8 @@ def test_one_private_address_among_public_ones_is_enough(port: int, monkeypatch:
 PRIVATE = """
 127.0.0.1 10.0.0.1 172.16.0.1 192.168.0.1 169.254.169.254 0.0.0.0 100.64.0.1 224.0.0.1 255.255.255.255 240.0.0.1
 ::1 :: fe80::1 fc00::1 ff02::1 ::ffff:127.0.0.1 ::ffff:10.0.0.1 64:ff9b::7f00:1 2002:7f00:1:: 2002:a00:1::
-2001:0:1:1::1 2001:db8::1
+2001:0:1:1::1 2001:db8::1 fec0::1 feff::1 3fff::1 5f00::1 64:ff9b:1::1 64:ff9b:1:7f00:1:: 100::1
+192.0.0.9 192.88.99.1
 """
 
 

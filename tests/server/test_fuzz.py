@@ -54,7 +54,7 @@ def test_openapi(small: Running, mode: schemathesis.GenerationMode) -> None:
     """Every operation, with data that follows the description and data that does not."""
     description = schemathesis.openapi.from_url(f"{small.url}/openapi.json")
     operations = [result.ok() for result in description.get_all_operations()]
-    assert len(operations) == 8
+    assert len(operations) == 9
     for operation in operations:
         if mode.is_negative and not operation.body:
             continue  # nothing that could be wrong
@@ -71,17 +71,17 @@ def test_openapi(small: Running, mode: schemathesis.GenerationMode) -> None:
         @hypothesis.given(case=cases)
         def holds(case: schemathesis.Case) -> None:
             # A body may follow the schema and still hold no image: 400 says so.
-            case.call_and_validate(excluded_checks=[checks.positive_data_acceptance])
+            case.call_and_validate(timeout=60, excluded_checks=[checks.positive_data_acceptance])
 
         holds()
 
 
 def test_description_is_complete(small: Running) -> None:
-    document = httpx2.get(f"{small.url}/openapi.json").json()
+    document = httpx2.get(f"{small.url}/openapi.json", timeout=60).json()
     request = document["components"]["schemas"]["ChatRequest"]
     assert request["additionalProperties"] is False and "seewhen" in request["properties"]
     assert "$defs" not in json.dumps(document)
-    catalogue = httpx2.get(f"{small.url}/v1/methods").json()["data"]
+    catalogue = httpx2.get(f"{small.url}/v1/methods", timeout=60).json()["data"]
     assert [method["id"] for method in catalogue] == list(seewhen.method_names())
     by_name = {method["id"]: method for method in catalogue}
     assert by_name["vti"]["parameters"] and "directions" not in str(by_name["vti"]["parameters"])

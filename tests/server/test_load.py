@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from loopback import MODEL, Running, running
+from loopback import MODEL, Here, Running, running
 
 import seewhen
-from seewhen.loading import PACKAGED_PATH
+from seewhen.backbones.loading import PACKAGED_PATH
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks" / "server"))
 import load
-
-
-@dataclass(frozen=True)
-class Here:
-    """A server of this process, as the script sees one."""
-
-    url: str
-
-    def resident(self) -> int:
-        return 0
 
 
 def test_many_clients(server: Running) -> None:

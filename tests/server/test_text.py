@@ -37,7 +37,7 @@ def written(tokenizer: PreTrainedTokenizerFast, text: str, stops: tuple[str, ...
 WORDS = st.text(alphabet="ab é🙂\n", max_size=30)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=WORDS)
 def test_pieces_make_the_text(bytes_tokenizer, text: str) -> None:
     pieces, writer = written(bytes_tokenizer, text, ())
@@ -45,7 +45,7 @@ def test_pieces_make_the_text(bytes_tokenizer, text: str) -> None:
     assert not any("\ufffd" in piece for piece in pieces)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=WORDS, stops=st.lists(st.text(alphabet="ab é", min_size=1, max_size=3), max_size=3))
 def test_stop_strings_cut_and_never_leak(bytes_tokenizer, text: str, stops: list[str]) -> None:
     pieces, writer = written(bytes_tokenizer, text, tuple(stops))
@@ -81,6 +81,12 @@ def test_nucleus_is_the_smallest_set(scores: list[float], top_p: float) -> None:
     assert chances[kept].sum() - chances[kept].min() < top_p + 1e-9
     if (~kept).any():
         assert chances[kept].min() >= chances[~kept].max()
+
+
+@pytest.mark.parametrize("top_p", [1e-46, 5e-324, 1e-9])
+def test_the_likeliest_token_is_always_in_the_nucleus(top_p: float) -> None:
+    scores = torch.tensor([0.1, 3.0, -1.0])
+    assert torch.equal(_nucleus(scores, top_p), torch.tensor([-torch.inf, 3.0, -torch.inf]))
 
 
 def test_noise_samples_from_the_scores() -> None:

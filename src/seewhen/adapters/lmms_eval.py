@@ -14,11 +14,11 @@ from typing import Any
 from lmms_eval.api.model import lmms
 from lmms_eval.models.registry_v2 import ModelManifest
 
-from seewhen.answering import generate
+from seewhen.asking.answers import generate
+from seewhen.backbones.loading import load
 from seewhen.errors import InvalidInput, UnsupportedMode
-from seewhen.loading import load
 from seewhen.methods import method as make_method
-from seewhen.runs.sweep import parse_value
+from seewhen.methods.grammar import read_setting
 
 MANIFEST = ModelManifest(model_id="seewhen", simple_class_path=f"{__name__}.Seewhen")
 
@@ -45,10 +45,11 @@ class Seewhen(lmms):
         adapter: str | None = None,
         **parameters: Any,
     ) -> None:
-        """`method` may carry a preset (`cai:paper`); what is not named here is a parameter of the method."""
+        """`method` as everywhere (`cai:paper`); what is not named here is a parameter of the method."""
         super().__init__()
-        values = {name: parse_value(v) if isinstance(v, str) else v for name, v in parameters.items()}
-        self.method = make_method(method).replace(**values)
+        made = make_method(method)
+        values = [read_setting(made, k, v) if isinstance(v, str) else (k, v) for k, v in parameters.items()]
+        self.method = make_method(made, **dict(values))
         how = {"revision": revision, "device_map": device_map, "quantization": quantization, "adapter": adapter}
         given = {name: value for name, value in how.items() if value is not None}
         self.model, self.processor = load(pretrained, device=device, dtype=dtype, **given)

@@ -7,23 +7,28 @@ the top (no torch, no transformers), so that `seewhen --help` answers at once.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Annotated
 
 import typer
 
+from seewhen import __version__
 from seewhen.errors import SeewhenError
 
 # In the order in which `seewhen --help` shows them.
 COMMANDS = (
     "describe",
     "ask",
+    "check",
     "compare",
+    "trying",
     "demo",
     "scenes",
     "methods",
     "models",
     "doctor",
+    "diagnose",
     "score",
     "data",
     "eval",
@@ -49,9 +54,7 @@ _debug = False
 
 def _version(show: bool) -> None:
     if show:
-        from importlib.metadata import version
-
-        typer.echo(f"seewhen {version('seewhen')}")
+        typer.echo(f"seewhen {__version__}")
         raise typer.Exit()
 
 
@@ -71,11 +74,22 @@ for _name in COMMANDS:
 
 
 def main() -> None:
-    """Entry point: an error we raised on purpose is one line on stderr and exit code 2."""
+    """Entry point: an error we raised on purpose is one line on stderr and exit code 2, Ctrl-C exit code 130."""
+    # Threads that wait sleep. Spinning, torch's default, they take the time of whatever else runs on the machine,
+    # themselves included: they took half of the processor time of a description. Read when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         app()
     except SeewhenError as error:
         if _debug:
             raise
         sys.stderr.write(f"error: {error}\n")
+        raise SystemExit(error.exit_code) from None
+    except OSError as error:
+        if _debug or error.filename is None:
+            raise
+        # A disk that filled up, a folder that was taken away: what could be checked before, was.
+        sys.stderr.write(f"error: {error.filename}: {error.strerror}. --debug shows where.\n")
         raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

@@ -6,40 +6,45 @@ import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from seewhen.cli.options import AUTO, DecodingFlags, ModelFlags, OutputFlags, check_writable
+from seewhen.cli.options import AUTO, DecodingFlags, OutputFlags, PictureModelFlags, check_writable
+
+Flags = TypeVar("Flags", bound=PictureModelFlags)
 
 
 def answer_one(
     path: Path,
     question: str,
     method: str,
-    parameters: Sequence[str],
-    model: ModelFlags,
+    settings: Sequence[str],
+    model: PictureModelFlags,
     decoding: DecodingFlags,
     output: OutputFlags,
     trace: Path | None,
 ) -> None:
     """Answer, and show it the way the flags ask for."""
-    from seewhen.cli import showing
-    from seewhen.cli.choosing import choose
+    from seewhen.cli import output as showing
+    from seewhen.methods.grammar import check, choose
 
     # What can be wrong is found before torch is imported and the model loaded, which take long.
+    check([method], settings)
     decoding.check()
     for file in (output.html, trace):
         check_writable(file)
-    image, model = checked_picture(path, [method], model)
-    chosen = choose(method, parameters)
-    console, asker = prepare(image, question, model, decoding)
+    image, model = checked_picture(path, model)
+    (chosen,) = choose([method], settings)
+    console, asked = prepare(image, question, model, decoding)
     full = console.is_terminal or output.as_json or output.html is not None or trace is not None
-    told = asker.tell(chosen, full=full, streamer=None if output.as_json else streamer_for(console, asker))
-    shown = showing.Shown(asker, [told])
-    about = showing.about(model, decoding, asker, str(path), question)
+    reply = asked.answer(
+        chosen, full=full, streamer=None if output.as_json else streamer_for(console, asked.asker)
+    )
+    shown = showing.Shown(asked.asker, [reply])
+    about = showing.about(model, decoding, asked.asker, str(path), question)
     if output.as_json:
         showing.print_json(shown.to_json(about))
     else:
-        if any(note.startswith("not streamed") for note in told.notes):
+        if any(note.startswith("not streamed") for note in reply.notes):
             console.print(showing.coloured(shown.facts[0]), soft_wrap=not console.is_terminal)
         shown.notes()
         if console.is_terminal:
@@ -47,41 +52,46 @@ def answer_one(
     if output.html is not None:
         showing.write_page(output.html, shown.page(image, path.name, about))
     if trace is not None:
-        showing.save_trace(trace, told, about)
+        showing.save_trace(trace, reply, about)
 
 
-def checked_picture(path: Path, methods: Sequence[str], model: ModelFlags) -> tuple[Any, ModelFlags]:
-    """The picture and the model for it; wrong names of methods and models are refused here, at no cost."""
-    from seewhen.cli.asking import open_picture
-    from seewhen.cli.photograph import model_for
-    from seewhen.loading import check_name
-    from seewhen.methods import check_names
+def checked_picture(path: Path, model: Flags) -> tuple[Any, Flags]:
+    """The picture and the model for it; a wrong name is refused here, at no cost."""
+    from seewhen.asking.default_model import model_for
+    from seewhen.backbones.loading import check_name
+    from seewhen.backbones.pictures import open_image
 
-    check_names(methods)
     model.loading()
-    image = open_picture(path)
+    image = open_image(path)
+    if served := model.remote():
+        return image, dataclasses.replace(model, model=served.model)
     if model.model == AUTO:
         model = dataclasses.replace(model, model=model_for(image))
     check_name(model.model, model.revision)
     return image, model
 
 
-def prepare(image: Any, question: str, model: ModelFlags, decoding: DecodingFlags) -> tuple[Any, Any]:
-    """The console, and the loaded model with the question."""
+def prepare(image: Any, question: str, model: PictureModelFlags, decoding: DecodingFlags) -> tuple[Any, Any]:
+    """The console, and the loaded (or served) model with the question."""
     from rich.console import Console
 
-    from seewhen.cli.asking import Asker, open_model
-    from seewhen.cli.photograph import warn_about_photograph
+    from seewhen.asking.default_model import warn_about_photograph
+    from seewhen.asking.one_picture import PictureQuestion
+    from seewhen.asking.opening import open_model
 
+    if served := model.remote():
+        from seewhen.served.one_picture import ServedQuestion
+
+        return Console(highlight=False), ServedQuestion(served, image, question, decoding)
     with Console(stderr=True).status("loading the model"):
-        loaded = open_model(model)
+        loaded = open_model(model.model, model.loading())
     warn_about_photograph(model.model, image)
-    return Console(highlight=False), Asker(loaded, image, question, decoding)
+    return Console(highlight=False), PictureQuestion(loaded, image, question, decoding)
 
 
 def streamer_for(console: Any, asker: Any) -> Callable[[Callable[[], float | None]], Any]:
     """A maker of streamers that print to `console`."""
-    from seewhen.cli.words import WordStreamer
+    from seewhen.cli.streaming import WordStreamer
 
     return lambda entropy: WordStreamer(console, asker.tokenizer, asker.special, entropy)
 
@@ -90,13 +100,13 @@ def footer(console: Any, shown: Any) -> None:
     """Under an answer on a terminal: what the colours mean, how often the method fired."""
     from rich.text import Text
 
-    from seewhen.cli.showing import fired_line
-    from seewhen.cli.words import legend
+    from seewhen.cli.output import fired_line
+    from seewhen.cli.streaming import legend
 
     facts = shown.facts[0]
     line = Text(f"{facts['label']}: {len(facts['tokens'])} tokens", style="dim")
-    if facts["fired"] is not None:
-        line.append(f", tilted {fired_line(facts)}")
+    if facts["fired"] is not None or facts["asked"] is not None:
+        line.append(f"{', tilted' if facts['fired'] is not None else ','} {fired_line(facts)}")
     sys.stdout.flush()
     console.print(line)
     console.print(legend())

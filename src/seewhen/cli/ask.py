@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from seewhen.cli.describe import ImageFile, MethodName, Parameters, TraceFile
-from seewhen.cli.options import DecodingFlags, OutputFlags, PictureModelFlags, flags
+from seewhen.cli.describe import ImageFile, TraceFile
+from seewhen.cli.options import AnyModelFlags, DecodingFlags, MethodName, OutputFlags, Settings, flags
 from seewhen.errors import InvalidInput
 
 
@@ -21,11 +21,11 @@ def ask(
     question: Annotated[str, typer.Argument(help="The question, in quotes.", show_default=False)],
     *,
     method: MethodName = "cai",
-    param: Parameters = None,
+    settings: Settings = None,
     trace: TraceFile = None,
     output: OutputFlags,
     decoding: DecodingFlags,
-    model: PictureModelFlags,
+    model: AnyModelFlags,
 ) -> None:
     """Ask a question about a picture.
 
@@ -38,4 +38,4 @@ def ask(
     if not question.strip():
         raise InvalidInput("The question is empty.", "Ask something, or use `seewhen describe`.")
 
-    answer_one(image, question, method, param or [], model, decoding, output, trace)
+    answer_one(image, question, method, settings or [], model, decoding, output, trace)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seewhen.cli.options import LoadingFlags, flags
+from seewhen.cli.options import LoadingFlags, MethodNames, Settings, check_writable, flags
 
-WITH_CONTRAST = "cai+contrast"  # the paper's table has CAI without and with its contrast
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from seewhen.speed.measure import Cost
+
+_METHODS = "regular,cai,cai:contrast=3"  # the paper's table has CAI without and with its contrast
 
 
 def register(app: typer.Typer) -> None:
@@ -22,55 +28,86 @@ def bench(
         str, typer.Argument(help="Hub id, checkpoint directory, packaged, photo, or a shape with random weights.")
     ] = "packaged",
     *,
-    method: Annotated[
-        str, typer.Option("--method", help="Names or presets, comma-separated; 'all' for the registry.")
-    ] = "regular,cai,cai+contrast",
+    method: MethodNames = _METHODS,
+    settings: Settings = None,
     batch: Annotated[str, typer.Option("--batch", help="Batch sizes, comma-separated.")] = "1",
     tokens: Annotated[int, typer.Option("--tokens", min=2, help="New tokens per answer.")] = 128,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Rounds; medians count.")] = 5,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Rounds, in turns; medians count.")] = 6,
     images: Annotated[
         str, typer.Option("--images", help="Images per prompt, comma-separated: how time grows with image tokens.")
     ] = "1",
     fast: Annotated[
         str, typer.Option("--fast", help="auto, off or graph; several, comma-separated, to compare.")
     ] = "auto",
-    directions: Annotated[
-        list[str] | None, typer.Option("--directions", help="vti=FILE or ict=FILE, from `seewhen calibrate`.")
-    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Write PREFIX.json, PREFIX.md and PREFIX.png.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     loading: LoadingFlags,
 ) -> None:
     """Measure prefill, ms per token, tokens per second, memory, and the distance to the memory's own speed.
 
     seewhen bench
-    seewhen bench --method all --tokens 32
+    seewhen bench --method all,cai:contrast=3,vti:directions=vti.safetensors --tokens 32
     seewhen bench shape:llava-1.5-7b --dtype bfloat16 --batch 1,8,32 --fast off,graph --out llava
     """
-    from seewhen.loading import check_name
-    from seewhen.methods import check_names
+    from seewhen.backbones.loading import check_name
+    from seewhen.methods.grammar import check, choose, split_methods
 
     # What is wrong is found before torch is imported, as far as it can be.
-    names = [name.strip() for name in method.split(",")]
-    check_names(name for name in names if name not in ("all", WITH_CONTRAST))
+    names = split_methods(method)
+    check(names, settings or [])
     batches, pictures = _numbers("--batch", batch), _numbers("--images", images)
     check_name(model, loading.revision)
+    for ending in (".json", ".md", ".png"):
+        check_writable(out and out.with_name(out.name + ending))
 
-    from seewhen.cli.benching import measured
+    from rich.console import Console
 
-    measured(
-        model,
-        names,
-        batches=batches,
-        images=pictures,
-        ways=fast.split(","),
-        tokens=tokens,
-        repeats=repeats,
-        directions=dict(item.partition("=")[::2] for item in directions or ()),
-        out=out,
-        as_json=json,
-        loading=loading.loading(),
+    from seewhen.speed.bench import measured, write
+
+    with Console(stderr=True).status("") as status:
+        result, found = measured(
+            model,
+            choose(names, settings or []),
+            batches=batches,
+            images=pictures,
+            ways=fast.split(","),
+            tokens=tokens,
+            repeats=repeats,
+            loading=loading.loading(),
+            progress=status.update,
+        )
+    if out is not None:
+        write(out, result, found)
+    if as_json:
+        typer.echo(json.dumps(result, indent=1))
+    else:
+        _show(found, result)
+
+
+def _show(found: list[Cost], result: Mapping[str, Any]) -> None:
+    from rich.table import Table
+
+    from seewhen.cli.tables import table_console
+    from seewhen.speed.bench import COLUMNS, cells
+
+    # Memory comes last, and is measured on GPUs only.
+    columns = COLUMNS if any(cost.peak_bytes is not None for cost in found) else COLUMNS[:-1]
+    table = Table(title=f"{result['model']}, {result['dtype']}, {result['device']}")
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="left" if number < 2 else "right", overflow="fold")
+    for cost in found:
+        table.add_row(*cells(cost, ranges=False)[: len(columns)])
+    console = table_console()
+    console.print(table)
+    rate = result["read_bandwidth"] / 1e9
+    console.print(
+        "Ratio: to regular, same batch, same round (smallest to largest). Floor: time to read weights and cache "
+        f"once at the {rate:.0f} GB/s that this device reads, as a share of the measured time."
     )
+    for flag in result["red_flags"]:
+        console.print(f"Red flag: {flag}")
+    for name, why in result["left_out"].items():
+        console.print(f"Left out: {name}: {why}")
 
 
 def _numbers(flag: str, text: str) -> list[int]:

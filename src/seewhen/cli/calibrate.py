@@ -1,4 +1,4 @@
-"""`seewhen calibrate`: fits the directions that VTI and ICT need."""
+"""`seewhen calibrate`: fits the directions that VTI and ICT need, and the verdict of `confirm`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from seewhen.cli.options import ModelFlags, flags
+from seewhen.cli.diagnose import MaterialFlags
+from seewhen.cli.options import ModelFlags, check_writable, flags
 
 Images = Annotated[
     Path | None,
@@ -22,11 +23,58 @@ Out = Annotated[Path, typer.Option("--out", help="The safetensors file to write.
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
     calibrate = typer.Typer(
-        help="Fit directions for vti or ict, on pictures that no evaluation uses.", no_args_is_help=True
+        help="Fit directions for vti or ict, or the verdict of confirm, on pictures that no evaluation uses.",
+        no_args_is_help=True,
     )
+    calibrate.command()(flags(confirm))
     calibrate.command()(flags(vti))
     calibrate.command()(flags(ict))
     app.add_typer(calibrate, name="calibrate")
+
+
+def confirm(
+    out: Annotated[Path, typer.Option("--out", help="The JSON file to write.")],
+    *,
+    keep: Annotated[
+        float,
+        typer.Option("--keep", help="The share of true objects to confirm, also on new pictures."),
+    ] = 0.97,
+    greedy: Annotated[
+        bool, typer.Option("--greedy", help="Greedy captions; sampled ones have more inventions to learn from.")
+    ] = False,
+    word_offsets: Annotated[
+        bool, typer.Option(help="An offset for words with enough examples; shrunk towards none.")
+    ] = True,
+    seed: Annotated[int, typer.Option("--seed", help="Of sampling, and of the halves for fit and threshold.")] = 0,
+    material: MaterialFlags,
+    model: ModelFlags,
+) -> None:
+    """The verdict of `confirm` and `check`: labelled pictures are described, and each object said is a sample.
+
+    Fitted on half of the pictures; on the other half the threshold is chosen that keeps the promised share.
+
+    seewhen calibrate confirm --model packaged --scenes 400 --out verdict.json
+
+    seewhen calibrate confirm --model photo --data coco --image-list train.txt --keep 0.95 --out verdict.json
+    """
+    from seewhen.backbones.loading import check_name
+
+    check_writable(out)
+    check_name(model.model, model.revision)
+    images = material.images()
+
+    from seewhen.asking.opening import open_model
+    from seewhen.runs.fitting import fitted
+
+    captions = material.captions(open_model(model.model, model.loading()))
+    verdict = fitted(captions, images, keep=keep, offsets=word_offsets, greedy=greedy, seed=seed)
+    verdict.save(out)
+    facts = verdict.about
+    typer.echo(
+        f"{out}: fitted on {facts['mentions']} objects said, {facts['invented']} of them invented; {keep:.0%} of "
+        f"true ones are confirmed from a probability of {verdict.threshold:.2f}. "
+        f"Use it as --method confirm:verdict={out}"
+    )
 
 
 def vti(
@@ -48,16 +96,17 @@ def vti(
     seewhen calibrate vti --out vti.safetensors
     seewhen calibrate vti --model llava-hf/llava-1.5-7b-hf --images demos --out vti.safetensors
     """
-    from seewhen.loading import check_name
+    from seewhen.backbones.loading import check_name
 
+    check_writable(out)
     check_name(model.model, model.revision)
 
-    from seewhen.calibration_samples import demonstrations
-    from seewhen.cli.asking import open_model
+    from seewhen.asking.opening import open_model
+    from seewhen.methods.calibration_samples import demonstrations
     from seewhen.methods.vti import calibrate
 
     chosen = demonstrations(images, samples, count)
-    loaded = open_model(model)
+    loaded = open_model(model.model, model.loading())
     directions = calibrate(*loaded, chosen, masked=masked, trials=trials, seed=seed, image_strength=image_strength)
     _done("vti", directions.save(out), len(chosen))
 
@@ -78,18 +127,19 @@ def ict(
     seewhen calibrate ict --out ict.safetensors --count 400
     seewhen calibrate ict --model llava-hf/llava-1.5-7b-hf --images pope-train --out ict.safetensors
     """
-    from seewhen.loading import check_name
+    from seewhen.backbones.loading import check_name
 
+    check_writable(out)
     check_name(model.model, model.revision)
 
-    from seewhen.calibration_samples import questions
-    from seewhen.cli.asking import open_model
+    from seewhen.asking.opening import open_model
+    from seewhen.methods.calibration_samples import questions
     from seewhen.methods.ict import calibrate
 
     chosen = questions(images, samples, count)
-    loaded = open_model(model)
+    loaded = open_model(model.model, model.loading())
     _done("ict", calibrate(*loaded, chosen, blur=blur, group=group, seed=seed).save(out), len(chosen))
 
 
 def _done(name: str, path: Path, count: int) -> None:
-    typer.echo(f"{path}: fitted on {count} samples. Use it with --method {name} --set directions={path}")
+    typer.echo(f"{path}: fitted on {count} samples. Use it as --method {name}:directions={path}")

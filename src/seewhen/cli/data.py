@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from seewhen.benchmarks import BENCHMARKS, benchmark_class, benchmark_names
+from seewhen.cli.options import check_folder
+
 if TYPE_CHECKING:
-    from seewhen.bench.data import Finding
-    from seewhen.bench.sources import Part
+    from seewhen.benchmarks.checking import Finding
+    from seewhen.benchmarks.sources import Part
 
 
 def register(app: typer.Typer) -> None:
@@ -37,11 +40,11 @@ def check(
 
     seewhen data check ~/benchmarks --bench pope
     """
-    from seewhen.bench.data import BENCHMARKS
-    from seewhen.bench.data import check as look
+    from seewhen.benchmarks.checking import check as look
 
-    _known(benchmark or ())
-    findings = look(folder, benchmark or BENCHMARKS)
+    for name in benchmark or ():
+        BENCHMARKS.check(name)
+    findings = look(folder, benchmark or benchmark_names())
     if as_json:
         from dataclasses import asdict
 
@@ -54,7 +57,9 @@ def check(
 
 
 def get(
-    benchmark: Annotated[str, typer.Argument(metavar="BENCH", help="pope, chair, mme or amber.")],
+    benchmark: Annotated[
+        str, typer.Argument(metavar="BENCH", help=f"{', '.join(BENCHMARKS.built_in)}, or your own.")
+    ],
     to: Annotated[Path, typer.Option("--to", help="Folder to put the files into; may hold others already.")],
     image_list: Annotated[
         str | None, typer.Option("--image-list", help="CHAIR: pictures of a packaged list, or of a file of ids.")
@@ -78,14 +83,14 @@ def get(
 
     HF_ENDPOINT=https://hub.example.org seewhen data get amber --to ~/benchmarks
     """
-    from seewhen.bench.download import DownloadFailed, need_room, refuse_offline
-    from seewhen.bench.getting import bring, is_here
-    from seewhen.bench.sources import parts_of
+    from seewhen.benchmarks.download import DownloadFailed, need_room, refuse_offline
+    from seewhen.benchmarks.getting import bring, is_here
 
-    _known([benchmark])
+    kind = benchmark_class(benchmark)
+    check_folder(to)
     try:
         refuse_offline()
-        parts = parts_of(benchmark, image_list, mirror)
+        parts = [part.mirrored(mirror) for part in kind.downloads(image_list)]
         wanted = [part for part in parts if again or not is_here(to, benchmark, part)]
         for part in parts:
             state = f"{part.size / 1e6:.0f} MB" if part in wanted else "here already"
@@ -94,7 +99,7 @@ def get(
         if dry_run:
             return
         if wanted and not yes:
-            typer.confirm(f"Download {sum(p.size for p in wanted) / 1e6:.0f} MB to {to}?", abort=True, err=True)
+            _ask(f"Download {sum(part.size for part in wanted) / 1e6:.0f} MB to {to}?")
         for part in wanted:
             with _Bar(part) as bar:
                 bring(benchmark, part, to, bar.bytes, bar.one)
@@ -103,20 +108,16 @@ def get(
     _after(benchmark, to, image_list)
 
 
-def _known(names: Iterable[str]) -> None:
-    from seewhen.bench.data import BENCHMARKS
-    from seewhen.errors import InvalidInput
-
-    unknown = sorted(set(names) - set(BENCHMARKS))
-    if unknown:
-        raise InvalidInput(f"There is no benchmark {unknown[0]!r}.", f"Use some of {', '.join(BENCHMARKS)}.")
+def _ask(question: str) -> None:
+    """Go on after a yes. Not `typer.confirm`, for which Ctrl-C is a no."""
+    typer.echo(f"{question} [y/N]: ", err=True, nl=False)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        typer.echo("Nothing was downloaded.", err=True)
+        raise typer.Exit(1)
 
 
 def _manual(benchmark: str, to: Path) -> str:
-    from seewhen.bench.data import EXPECTED
-
-    needed = [e for e in EXPECTED if e.benchmark == benchmark and e.key != "chair/objects"]
-    sources = dict.fromkeys(e.source for e in needed)
+    sources = dict.fromkeys(file.source for file in benchmark_class(benchmark).files if not file.instead)
     return f"By hand: put {' and '.join(sources)} into {to}, then `seewhen data check {to} --bench {benchmark}`."
 
 
@@ -141,20 +142,21 @@ class _Bar:
         self._bar.advance(round(self._bytes / 1e6) - round(before / 1e6))
 
     def one(self) -> None:
-        self.bytes(165_000)
+        from seewhen.benchmarks.sources import PICTURE_SIZE
+
+        self.bytes(PICTURE_SIZE)
 
 
 def _after(benchmark: str, to: Path, image_list: str | None) -> None:
     """What is there now, and whether it is right."""
-    from seewhen.bench.data import check as look
-    from seewhen.bench.getting import RECORD, pictures
-    from seewhen.bench.sources import by_hand
+    from seewhen.benchmarks.checking import check as look
+    from seewhen.benchmarks.getting import RECORD, pictures
 
     findings = look(to, [benchmark])
     _print_table(findings)
     seen = pictures(benchmark, to, image_list)
     lacking = f"; {seen.example} is missing" if seen.found < seen.wanted else ""
-    typer.echo(f"Pictures: {seen.found} of {seen.wanted}{lacking}. {by_hand(benchmark)}".strip())
+    typer.echo(f"Pictures: {seen.found} of {seen.wanted}{lacking}. {benchmark_class(benchmark).by_hand}".strip())
     typer.echo(f"What came from where: {to / RECORD}. Next: seewhen eval {benchmark} --data {to}")
     if any(finding.state in ("broken", "differs", "missing") for finding in findings):
         raise typer.Exit(1)

@@ -7,17 +7,10 @@ from typing import Annotated
 
 import typer
 
-from seewhen.cli.options import DecodingFlags, OutputFlags, PictureModelFlags, flags
+from seewhen.cli.options import AnyModelFlags, DecodingFlags, MethodName, OutputFlags, Settings, flags
 
 ImageFile = Annotated[
-    Path, typer.Argument(help="The picture: JPEG, PNG, WebP, GIF, BMP, TIFF.", show_default=False)
-]
-MethodName = Annotated[
-    str,
-    typer.Option("--method", "-M", help="NAME[:PRESET][:name=value], such as cai:paper; see `seewhen methods`."),
-]
-Parameters = Annotated[
-    list[str] | None, typer.Option("--param", "-p", help="name=value of the method; may be repeated.")
+    Path, typer.Argument(help="The picture: JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF, HEIC.", show_default=False)
 ]
 TraceFile = Annotated[
     Path | None, typer.Option("--trace", help="Save the full trace as FILE.json and FILE.safetensors.")
@@ -33,11 +26,11 @@ def describe(
     image: ImageFile,
     *,
     method: MethodName = "cai",
-    param: Parameters = None,
+    settings: Settings = None,
     trace: TraceFile = None,
     output: OutputFlags,
     decoding: DecodingFlags,
-    model: PictureModelFlags,
+    model: AnyModelFlags,
 ) -> None:
     """Describe a picture, with words coloured by how unsure the model was.
 
@@ -47,9 +40,9 @@ def describe(
 
     seewhen describe photo.jpg --model llava-hf/llava-1.5-7b-hf --html seen.html
 
-    seewhen describe scene.png --method cai:paper --param contrast=5 --do-sample --seed 3
+    seewhen describe scene.png --method cai:paper:contrast=5 --do-sample --seed 3
     """
+    from seewhen.asking.options import DESCRIBE
     from seewhen.cli.answer import answer_one
-    from seewhen.cli.asking import DESCRIBE
 
-    answer_one(image, DESCRIBE, method, param or [], model, decoding, output, trace)
+    answer_one(image, DESCRIBE, method, settings or [], model, decoding, output, trace)

@@ -42,12 +42,12 @@ def doctor(
 
       seewhen doctor --model shape:qwen3.5-4b
     """
-    from seewhen.loading import check_name
+    from seewhen.backbones.loading import check_name
 
     if model is not None:
         check_name(model)
 
-    from seewhen.checkup import machine_facts, model_facts
+    from seewhen.asking.doctor import machine_facts, model_facts
 
     facts: dict[str, Any] = {"machine": machine_facts()}
     if model is not None:
@@ -64,9 +64,10 @@ def doctor(
 def _print(title: str, facts: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
     for name, value in facts.items():
         shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-        table.add_row(name.replace("_", " "), shown)
+        table.add_row(name.replace("_", " "), Text(shown))  # as it is: 'seewhen[serve]' is no markup
     Console().print(table)

@@ -9,22 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seewhen.cli.options import flags
+from seewhen.benchmarks import BENCHMARKS
+from seewhen.cli.options import MethodNames, Settings, check_folder, flags
 from seewhen.cli.running import (
     AskFlags,
     Controls,
     MachineFlags,
-    Parameters,
-    RunModelFlags,
+    ServedRunFlags,
     ask_of,
-    check_methods,
     machine_of,
-    make_methods,
 )
 from seewhen.errors import InvalidInput, InvalidMethod, UnsupportedMode, UnsupportedModel
 
 if TYPE_CHECKING:
-    from seewhen.methods.base import Method
+    from seewhen.decoding.method import Method
     from seewhen.runs.evaluate import Ask, Machine
 
 
@@ -34,13 +32,13 @@ def register(app: typer.Typer) -> None:
 
 
 def eval_command(
-    bench: Annotated[str, typer.Argument(metavar="BENCH", help="pope, chair, mme, amber; several by comma.")],
-    *,
-    method: Annotated[
+    bench: Annotated[
         str,
-        typer.Option("--method", help="A method, with preset if wanted (cai:paper, cai+vcd); more by comma; all."),
-    ] = "cai",
-    parameters: Parameters = None,
+        typer.Argument(metavar="BENCH", help=f"{', '.join(BENCHMARKS.built_in)}, or your own; several by comma."),
+    ],
+    *,
+    method: MethodNames = "cai",
+    settings: Settings = None,
     controls: Controls = True,
     greedy: Annotated[bool, typer.Option("--greedy", help="With --seeds: greedy as well.")] = False,
     out: Annotated[Path, typer.Option(help="Folder in which each run gets a directory.")] = Path("runs"),
@@ -48,7 +46,7 @@ def eval_command(
     retry_failed: Annotated[bool, typer.Option(help="Ask samples again that have no answer.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
     asked: AskFlags,
-    model: RunModelFlags,
+    model: ServedRunFlags,
     machine: MachineFlags,
 ) -> None:
     """Evaluate a method on a benchmark. Stop it at any time; the same command goes on.
@@ -65,13 +63,17 @@ def eval_command(
 
     seewhen eval chair --data ~/coco --model llava-hf/llava-1.5-13b-hf --quantization 4bit
     """
+    from seewhen.methods.grammar import check, choose, split_methods
+
     # What is wrong is found before torch is imported, as far as it can be.
-    check_methods(method, parameters)
+    names = split_methods(method)
+    check(names, settings or [])
+    check_folder(run or out)
     asks = _asks(ask_of(bench, asked, model), greedy)
     for ask in asks:
         ask.check()
     computer = machine_of(machine, model)
-    methods = make_methods(method, parameters)
+    methods = choose(names, settings or [])
     if run and (len(asks) > 1 or len(methods) > 1):
         raise InvalidInput("--run names one directory for one run.", "Use --out for several.")
     for ask in asks:
@@ -106,22 +108,22 @@ def _evaluate(
     run: Path | None,
     retry_failed: bool,
 ) -> list[dict[str, Any]]:
-    from seewhen.runs.controls import label, with_controls
-    from seewhen.runs.evaluate import check_method, evaluate, light_backbone, model_facts
+    from seewhen.methods.grammar import label
+    from seewhen.runs.evaluate import evaluate, model_facts
+    from seewhen.runs.light_model import LightModel
 
     prepared = (ask.load(), model_facts(ask, machine.device))
-    backbone = light_backbone(ask)
+    model = LightModel.of(ask)
     wanted: dict[str, Method] = {}
     for method in methods:
         try:
-            check_method(ask, method, backbone)
+            model.check(method)
         except (InvalidMethod, UnsupportedMode, UnsupportedModel) as error:
             if len(methods) == 1:
                 raise
             typer.echo(f"{label(method)} is left out: {error}", err=True)
             continue
-        for each in with_controls(method, backbone) if controls else [method]:
-            wanted[each.fingerprint] = each
+        wanted |= {each.fingerprint: each for each in (model.with_controls(method) if controls else [method])}
     found: list[dict[str, Any]] = []
     for each in wanted.values():
         path, result = evaluate(
@@ -135,7 +137,7 @@ def _show(ask: Ask, found: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     from seewhen.cli.tables import table_console
-    from seewhen.runs import words
+    from seewhen.runs import wording
 
     if not found:
         return
@@ -146,13 +148,13 @@ def _show(ask: Ask, found: list[dict[str, Any]]) -> None:
     for name in ("method", *names):
         table.add_column(name, overflow="fold")
     for entry in found:
-        shown = [words.measured(entry["result"]["metrics"][name]) for name in names]
-        table.add_row(words.title(entry["method"]), *shown)
+        shown = [wording.measured(entry["result"]["metrics"][name]) for name in names]
+        table.add_row(wording.title(entry["method"]), *shown)
     console = table_console()
     console.print(table)
     for entry in found:
-        if words.silent(entry["result"]):
-            console.print(words.never_fired(entry["method"]), markup=False)
+        if wording.silent(entry["result"]):
+            console.print(wording.never_fired(entry["method"]), markup=False)
     failures = sum(entry["result"]["failures"] for entry in found)
     if failures:
         first = next(e["result"]["first_failure"] for e in found if e["result"]["first_failure"])

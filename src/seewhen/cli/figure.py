@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seewhen.cli.options import ModelFlags, check_writable, flags
+from seewhen.cli.options import ModelFlags, Settings, check_writable, flags
 from seewhen.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from seewhen.figures.cases import Case
-    from seewhen.figures.registry import Entry
+    from seewhen.showing.figures.cases import Case
+    from seewhen.showing.figures.catalogue import Entry
 
 _ONE, _MANY = 24, 60  # scenes, unless said: to find a telling answer in, or to measure on
 
@@ -53,8 +53,9 @@ def figure(
     ] = None,
     split: Annotated[str, typer.Option("--split", help="Part of the scenes: val, test or shifted.")] = "shifted",
     method: Annotated[
-        str | None, typer.Option("--method", "-M", help="With --scenes: NAME[:PRESET][:name=value].")
+        str | None, typer.Option("--method", "-M", help="With --scenes: a method, as in cai:contrast=3.")
     ] = None,
+    settings: Settings = None,
     against: Annotated[
         str | None, typer.Option("--against", help="case, caption: method to compare with; `none` for none.")
     ] = None,
@@ -83,25 +84,28 @@ def figure(
 
     seewhen figure ablation-gate --run sweep --out gate.svg
     """
-    from seewhen.figures import registry, style
+    from seewhen.methods.grammar import check
+    from seewhen.showing.figures import catalogue, style
 
+    check([each for each in (method, against) if each not in (None, "none")], settings or [])
     if name == "list":
-        for each, entry in registry.FIGURES.items():
+        for each, entry in catalogue.FIGURES.items():
             typer.echo(f"{each:18} {entry.summary} (from {entry.of})")
         return
-    entry = registry.figure_named(name)
+    entry = catalogue.figure_named(name)
     out = out or Path(f"{name}.png")
     style.check_target(out)
-    check_writable(data)
+    check_writable(out)
+    check_writable(data or out.with_suffix(".json"))
     numbers = data or out.with_suffix(".json")
     if trace is not None and numbers.resolve() == trace.with_suffix(".json").resolve():
         raise InvalidInput("The numbers would overwrite the trace.", "Give another --out, or --data.")
     style.need_matplotlib()
     if sum(given is not None for given in (trace, run, scenes)) > 1:
         raise InvalidInput("--trace, --run and --scenes exclude each other.", "Give one of them.")
-    wish = registry.Wish(_split(words), tuple(_numbers(layers)), head)
+    wish = catalogue.Wish(_split(words), tuple(_numbers(layers)), head)
     if entry.of == "sweep":
-        from seewhen.figures.ablations import read_sweep
+        from seewhen.showing.figures.ablations import read_sweep
 
         if run is None:
             raise InvalidInput(f"{name} is drawn from a sweep.", "Give its folder with --run.")
@@ -115,7 +119,7 @@ def figure(
             cases = source.of_run(run, limit, images, annotations)
         else:
             count = scenes or (_ONE if entry.of == "answer" else _MANY)
-            cases = source.of_scenes(count, split, method or entry.method, seed)
+            cases = source.of_scenes(count, split, method or entry.method, settings or [], seed)
         drawing = _from_cases(entry, cases, wish, index, against, source)
     for path in style.save(drawing, out, numbers, dpi=dpi):
         typer.echo(path)
@@ -126,7 +130,7 @@ def _from_cases(
 ) -> Any:
     from dataclasses import replace
 
-    from seewhen.figures.registry import most_telling
+    from seewhen.showing.figures.catalogue import most_telling
 
     if entry.of == "answers":
         return entry.draw(cases, wish)
@@ -142,49 +146,48 @@ class _Source:
 
     def __init__(self, model: ModelFlags, head: int | None, layers: tuple[int, ...]) -> None:
         self._flags, self._head, self._layers = model, head, layers
-        self._looker: Any = None
+        self._tracer: Any = None
 
     def _load(self, model: ModelFlags) -> Any:
-        from seewhen.cli.asking import open_model
-        from seewhen.figures.tracing import Looker
+        from seewhen.asking.opening import open_model
+        from seewhen.showing.figures.tracing import Tracer
 
-        loaded = open_model(model)
-        self._looker = Looker.of(loaded)
+        self._tracer = Tracer.of(open_model(model.model, model.loading()))
         if self._head is not None:
             import dataclasses
 
-            kept = self._layers or self._looker.backbone.softmax_layers
-            self._looker = dataclasses.replace(self._looker, head_layers=kept)
-        return self._looker
+            kept = self._layers or self._tracer.asker.backbone.softmax_layers
+            self._tracer = dataclasses.replace(self._tracer, head_layers=kept)
+        return self._tracer
 
-    def of_scenes(self, count: int, split: str, method: str, seed: int | None) -> list[Case]:
-        from seewhen.cli.choosing import choose
-        from seewhen.figures.tracing import trace_scenes
+    def of_scenes(self, count: int, split: str, method: str, settings: list[str], seed: int | None) -> list[Case]:
+        from seewhen.methods.grammar import choose
         from seewhen.runs.progress import Progress
         from seewhen.scenes import SPLITS, dataset
+        from seewhen.showing.figures.tracing import trace_scenes
 
         if split not in SPLITS:
             raise InvalidInput(f"There is no part {split!r} of the scenes.", f"Use one of {', '.join(SPLITS)}.")
-        chosen = choose(method).method
+        (chosen,) = choose([method], settings)
         pictures = dataset(split, count)
-        looker = self._load(self._flags)
+        tracer = self._load(self._flags)
         with Progress(f"{method} on {split} scenes", count, stream=sys.stderr) as bar:
-            return trace_scenes(looker, pictures, chosen, seed=seed, tick=bar.advance)
+            return trace_scenes(tracer, pictures, chosen, seed=seed, tick=bar.advance)
 
     def of_run(self, path: Path, limit: int, images: Path | None, annotations: str | None) -> list[Case]:
         from dataclasses import replace
 
-        from seewhen.figures.tracing import trace_run
         from seewhen.runs.progress import Progress
-        from seewhen.runs.store import read_run
+        from seewhen.runs.store import check_run, read_run
+        from seewhen.showing.figures.tracing import trace_run
 
-        made = read_run(path)
+        made = check_run(read_run(path))
         records = [record for record in made.records if not record.error and record.seed == 0]
         truth: Any = None
         if annotations is not None:
-            from seewhen.bench.registry import load
+            from seewhen.benchmarks import load
 
-            truth = load("chair", annotations).truth  # type: ignore[attr-defined]
+            truth = load(made.config["benchmark"]["name"], annotations).shown
         flags = self._flags
         if flags.model == ModelFlags.model:  # the run's own, loaded as it was
             own = made.config["model"]
@@ -195,29 +198,29 @@ class _Source:
                 quantization=flags.quantization or own.get("quantization", {}).get("bits"),
                 adapter=flags.adapter or own.get("adapter", {}).get("name"),
             )
-        looker = self._load(flags)
+        tracer = self._load(flags)
         with Progress(f"answers of {path.name}", min(limit, len(records)), stream=sys.stderr) as bar:
-            return trace_run(looker, path, limit=limit, images=images, truth=truth, tick=bar.advance)
+            return trace_run(tracer, path, limit=limit, images=images, truth=truth, tick=bar.advance)
 
     def rival(self, case: Case, method: str, same_words: bool) -> Case:
         """The same words (for a method with a gate) or the same question, with another method."""
-        from seewhen.cli.choosing import choose
-        from seewhen.figures.tracing import answered, replayed
+        from seewhen.methods import method as make_method
+        from seewhen.showing.figures.tracing import answered, replayed
 
-        chosen = choose(method).method
-        return replayed(self._looker, case, chosen) if same_words else answered(self._looker, [case], chosen)[0]
+        chosen = make_method(method)
+        return replayed(self._tracer, case, chosen) if same_words else answered(self._tracer, [case], chosen)[0]
 
 
 def _traced(path: Path, image: Path | None, objects: str | None, row: int) -> Case:
-    from seewhen.figures.cases import case_of, scene_case, scene_named
-    from seewhen.trace import Trace
+    from seewhen.decoding.trace import Trace
+    from seewhen.showing.figures.cases import case_of, scene_case, scene_named
 
     trace = Trace.load(path)
     if image is not None and str(image).startswith("scene:"):
         from dataclasses import replace
 
         return replace(scene_case(scene_named(str(image).removeprefix("scene:")), trace=trace), row=row)
-    from seewhen.images import open_image
+    from seewhen.backbones.pictures import open_image
 
     picture = None if image is None else open_image(image)
     named = None if objects is None else _split(objects)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import typing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +12,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from seewhen.methods.base import Method, Preset
+    from seewhen.methods.grammar import Term
 
 
 def register(app: typer.Typer) -> None:
@@ -23,7 +21,9 @@ def register(app: typer.Typer) -> None:
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Show one method in detail.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Show one method in detail, or some as written anywhere: cai:paper+vcd.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
     """List the methods, or show one with its parameters and presets.
@@ -34,73 +34,33 @@ def methods(
 
       seewhen methods cai
 
+      seewhen methods cai:paper+min-p
+
       seewhen methods pai --json
     """
-    from seewhen.methods import method_class, method_names
+    from seewhen.methods import method_names
+    from seewhen.methods.catalogue import described
+    from seewhen.methods.grammar import check, terms
 
-    classes = [method_class(n) for n in ([name] if name else method_names())]
+    if name:
+        check([name])
+    given = terms(name) if name else []
+    found = [described(term.name) for term in given] or [described(each) for each in method_names()]
     if as_json:
-        typer.echo(json.dumps([_describe(cls) for cls in classes], indent=2, default=str))
+        typer.echo(json.dumps(found, indent=2, default=str))
     elif name:
-        _print_one(classes[0])
+        for method, term in zip(found, given, strict=True):
+            _print_one(method)
+            _print_chosen(method, term)
     else:
-        _print_all(classes)
-
-
-def _parameters(cls: type[Method]) -> dict[str, dict[str, Any]]:
-    """Default, type and meaning of each parameter."""
-    from seewhen.methods.base import meanings
-
-    hints, meaning = typing.get_type_hints(cls), meanings(cls)
-    return {
-        f.name: {
-            "default": None if f.default is dataclasses.MISSING else f.default,
-            "type": _type_name(hints[f.name]),
-            "meaning": meaning[f.name],
-        }
-        for f in dataclasses.fields(cls)
-    }
-
-
-def _type_name(hint: Any) -> str:
-    """`"a" | "b"` for literals, the plain name for classes, as written for anything else."""
-    if typing.get_origin(hint) is typing.Literal:
-        return " | ".join(map(repr, typing.get_args(hint)))
-    return hint.__name__ if isinstance(hint, type) else str(hint)
+        _print_all(found)
 
 
 def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else repr(value)
 
 
-def _modes(cls: type[Method]) -> str:
-    modes = ["sampling"] if not cls.beams_only else []
-    if not cls.beams_only and not cls.samples_only:
-        modes.insert(0, "greedy")
-    if cls.beams:
-        modes.append("beams")
-    if cls.batches:
-        modes.append("batches")
-    if cls.compiles:
-        modes.append("compile")
-    return ", ".join(modes)
-
-
-def _describe(cls: type[Method]) -> dict[str, Any]:
-    return {
-        "name": cls.name,
-        "summary": cls.summary,
-        "source": cls.source,
-        "modes": _modes(cls),
-        "parameters": _parameters(cls),
-        "presets": {
-            n: {"values": dict(p.values), "source": p.source, "sources": dict(p.sources)}
-            for n, p in cls.presets.items()
-        },
-    }
-
-
-def _print_all(classes: list[type[Method]]) -> None:
+def _print_all(methods: list[Mapping[str, Any]]) -> None:
     from rich.table import Table
 
     from seewhen.cli.tables import table_console
@@ -108,54 +68,68 @@ def _print_all(classes: list[type[Method]]) -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("method", "what it does", "decoding modes", "presets"):
         table.add_column(column)
-    for cls in classes:
-        main = [preset for preset in cls.presets if "/" not in preset]
-        cells = len(cls.presets) - len(main)
+    for method in methods:
+        main = [preset for preset in method["presets"] if "/" not in preset]
+        cells = len(method["presets"]) - len(main)
         more = [f"{cells} for a model and a data set"] if cells else []
-        table.add_row(cls.name, cls.summary, _modes(cls), ", ".join(main + more))
+        table.add_row(method["name"], method["summary"], method["modes"], ", ".join(main + more))
     table_console().print(table)
     typer.echo("\n`seewhen methods NAME` shows parameters and the source of every preset.")
 
 
-def _print_one(cls: type[Method]) -> None:
+def _print_one(method: Mapping[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
     from seewhen.cli.tables import table_console
 
     console = table_console()
-    console.print(f"[bold]{cls.name}[/bold]: {cls.summary}\nsource: {cls.source}\nmodes: {_modes(cls)}\n")
-    if dataclasses.fields(cls):
+    name, summary, source, modes = (method[key] for key in ("name", "summary", "source", "modes"))
+    console.print(f"[bold]{name}[/bold]: {summary}\nsource: {source}\nmodes: {modes}\n")
+    if method["parameters"]:
         table = Table("parameter", "default", "meaning", box=None, pad_edge=False)
-        for name, known in _parameters(cls).items():
+        for name, known in method["parameters"].items():
             meaning = Text(known["meaning"] + " ").append(f"({known['type']})", style="dim")
             table.add_row(name, _shown(known["default"]), meaning)
         console.print(table)
-    cells = {name: preset for name, preset in cls.presets.items() if "/" in name and not preset.sources}
-    for name, preset in cls.presets.items():
+    presets = method["presets"]
+    cells = {name: preset for name, preset in presets.items() if "/" in name and not preset["sources"]}
+    for name, preset in presets.items():
         if name in cells:
             continue
-        console.print(f"\npreset [bold]{name}[/bold]  ({preset.source})", highlight=False)
-        for key, value in preset.values.items():
-            origin = f"   [dim]{preset.sources[key]}[/dim]" if key in preset.sources else ""
+        values, sources = preset["values"], preset["sources"]
+        console.print(f"\npreset [bold]{name}[/bold]  ({preset['source']})", highlight=False)
+        for key, value in values.items():
+            origin = f"   [dim]{sources[key]}[/dim]" if key in sources else ""
             console.print(f"  {key} = {value!r}{origin}", highlight=False)
-        for key in (key for key in preset.sources if key not in preset.values):
-            console.print(f"  {key}: default   [dim]{preset.sources[key]}[/dim]", highlight=False)
+        for key in (key for key in sources if key not in values):
+            console.print(f"  {key}: default   [dim]{sources[key]}[/dim]", highlight=False)
     if cells:
         _print_cells(console, cells)
 
 
-def _print_cells(console: Console, cells: Mapping[str, Preset]) -> None:
+def _print_chosen(method: Mapping[str, Any], term: Term) -> None:
+    """What a preset and settings make of the defaults."""
+    preset = method["presets"][term.preset]["values"] if term.preset else {}
+    values = {name: _shown(value) for name, value in preset.items()} | dict(term.settings)
+    part = [f"its {term.part} alone"] if term.part else []
+    told = [*part, *(f"{name} = {value}" for name, value in values.items())]
+    if told:
+        typer.echo(f"\nas asked for: {', '.join(told)}")
+
+
+def _print_cells(console: Console, cells: Mapping[str, Mapping[str, Any]]) -> None:
     """Presets for one model and data set, a line each: they share most values."""
     from rich.table import Table
 
-    keys = list(dict.fromkeys(key for cell in cells.values() for key in cell.values))
-    told = {key: [repr(cell.values[key]) if key in cell.values else "" for cell in cells.values()] for key in keys}
+    keys = list(dict.fromkeys(key for cell in cells.values() for key in cell["values"]))
+    listed = [cell["values"] for cell in cells.values()]
+    told = {key: [repr(values[key]) if key in values else "" for values in listed] for key in keys}
     apart = [key for key in keys if len(set(told[key])) > 1]
     console.print("\npresets for a model and a data set", highlight=False)
     for key in (key for key in keys if key not in apart):
         console.print(f"  {key} = {told[key][0]}", highlight=False)
     table = Table("  preset", *apart, "source", box=None, pad_edge=False)
     for number, (name, cell) in enumerate(cells.items()):
-        table.add_row(f"  {name}", *(told[key][number] for key in apart), cell.source)
+        table.add_row(f"  {name}", *(told[key][number] for key in apart), cell["source"])
     console.print(table)

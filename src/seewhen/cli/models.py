@@ -30,8 +30,8 @@ def models(
 
       seewhen doctor --model shape:llava-1.5-13b
     """
-    from seewhen.shapes import PREFIX, SHAPES
-    from seewhen.supported import BROUGHT, FAMILIES, HOW
+    from seewhen.backbones.shapes import PREFIX, SHAPES
+    from seewhen.backbones.supported import BROUGHT, FAMILIES, HOW
 
     if as_json:
         facts = {"families": [asdict(family) for family in FAMILIES], "how": HOW}

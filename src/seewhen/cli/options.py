@@ -13,11 +13,15 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from seewhen.asking.options import Decoding
 from seewhen.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from seewhen.served.remote import Remote
 
 AUTO = "auto"  # the picture decides which model answers
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -29,6 +33,22 @@ def show_traceback(wanted: bool) -> None:
         from seewhen import cli
 
         cli._debug = True
+
+
+MethodName = Annotated[
+    str,
+    typer.Option(
+        "--method", "-M", help="NAME[:PRESET][:name=value,...][:attention or :contrast][+...]; `seewhen methods`."
+    ),
+]
+MethodNames = Annotated[
+    str,
+    typer.Option("--method", "-M", help="One method (cai:paper, cai:contrast=3, cai+vcd), more by comma, or all."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="name=value, for every named method with that parameter; may be repeated."),
+]
 
 
 @dataclass(frozen=True)
@@ -82,6 +102,10 @@ class ModelFlags(LoadingFlags, _NamedModel):
         bool, typer.Option("--debug", help="Show the traceback of an error.", callback=show_traceback)
     ] = False
 
+    def remote(self) -> Remote | None:
+        """The model as a served one, where it is one."""
+        return None
+
 
 @dataclass(frozen=True)
 class PictureModelFlags(ModelFlags):
@@ -99,7 +123,39 @@ class PictureModelFlags(ModelFlags):
 
 
 @dataclass(frozen=True)
-class DecodingFlags:
+class ServerFlags:
+    """A model that an OpenAI-compatible server has."""
+
+    server: Annotated[
+        str | None, typer.Option("--server", help="Ask the model of this server instead: http://host:port/v1.")
+    ] = None
+    served_model: Annotated[
+        str | None, typer.Option("--served-model", help="The name under which the server has it.")
+    ] = None
+    key_from: Annotated[
+        str, typer.Option("--key-from", help="Environment variable that holds the server's key.")
+    ] = "OPENAI_API_KEY"
+
+    def remote(self) -> Remote | None:
+        """The served model; None where the model is a local one."""
+        if self.server is None:
+            if self.served_model is not None:
+                raise InvalidInput("--served-model needs the server that has it.", "Add --server URL.")
+            return None
+        if self.served_model is None:
+            raise InvalidInput("--server needs the name of one of its models.", "Add --served-model NAME.")
+        from seewhen.served.remote import remote
+
+        return remote(self.server, self.served_model, key_from=self.key_from)
+
+
+@dataclass(frozen=True)
+class AnyModelFlags(ServerFlags, PictureModelFlags):
+    """A model here, or one that a server has."""
+
+
+@dataclass(frozen=True)
+class DecodingFlags(Decoding):
     """How tokens are chosen; the names are those of transformers. Greedy unless `do_sample`."""
 
     max_new_tokens: Annotated[
@@ -118,35 +174,6 @@ class DecodingFlags:
     repetition_penalty: Annotated[float | None, typer.Option("--repetition-penalty", help="1 is none.")] = None
     seed: Annotated[int, typer.Option("--seed", help="Every method starts from it.")] = 0
 
-    def check(self) -> None:
-        """Refuse what would silently do nothing."""
-        given = [name for name in ("temperature", "top_p", "top_k", "min_p") if getattr(self, name) is not None]
-        if given and not self.do_sample:
-            raise InvalidInput(f"{_flag(given[0])} does nothing in greedy decoding.", "Add --do-sample.")
-
-    def arguments(self) -> dict[str, Any]:
-        """For `generate`. Everything is said, so that a checkpoint's generation config decides nothing."""
-        chosen: dict[str, Any] = {
-            "max_new_tokens": self.max_new_tokens,
-            "do_sample": self.do_sample,
-            "num_beams": self.num_beams,
-        }
-        if self.do_sample:
-            chosen["temperature"] = 1.0 if self.temperature is None else self.temperature
-            chosen["top_p"] = 1.0 if self.top_p is None else self.top_p
-            chosen["top_k"] = 0 if self.top_k is None else self.top_k
-            if self.min_p is not None:
-                chosen["min_p"] = self.min_p
-        chosen["repetition_penalty"] = 1.0 if self.repetition_penalty is None else self.repetition_penalty
-        return chosen
-
-    def about(self) -> dict[str, Any]:
-        """What a reader wants to know of it."""
-        told = {k: v for k, v in self.arguments().items() if k not in ("do_sample", "max_new_tokens")}
-        told = {k: v for k, v in told.items() if v != {"num_beams": 1, "repetition_penalty": 1.0}.get(k)}
-        how: dict[str, Any] = {"decoding": "sampled" if self.do_sample else "greedy"}
-        return how | told | ({"seed": self.seed} if self.do_sample else {})
-
 
 @dataclass(frozen=True)
 class OutputFlags:
@@ -160,15 +187,19 @@ class OutputFlags:
 
 def check_writable(path: Path | None) -> None:
     """Refuse a file that cannot be written before a model is loaded for nothing."""
-    if path is None:
-        return
-    above = next(parent for parent in path.absolute().parents if parent.exists())
-    if path.is_dir() or not above.is_dir() or not os.access(above, os.W_OK):
+    if path is not None and (path.is_dir() or not _takes_files(path.absolute().parent)):
         raise InvalidInput(f"{path} cannot be written.", "Give a file in a folder you can write to.")
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def check_folder(path: Path | None) -> None:
+    """The same for a folder that files will be put into, whether it is there or not."""
+    if path is not None and not _takes_files(path.absolute()):
+        raise InvalidInput(f"{path} is no folder that can be written to.", "Name another folder.")
+
+
+def _takes_files(folder: Path) -> bool:
+    above = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+    return above.is_dir() and os.access(above, os.W_OK | os.X_OK)
 
 
 def flags(command: Callable[..., None]) -> Callable[..., None]:

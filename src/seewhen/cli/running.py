@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seewhen.cli.options import LoadingFlags, ModelFlags
+from seewhen.cli.options import LoadingFlags, ModelFlags, ServerFlags
 from seewhen.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from seewhen.methods.base import Method
     from seewhen.runs.evaluate import Ask, Machine
 
-Parameters = Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method: --set contrast=3")]
 Controls = Annotated[
     bool, typer.Option("--controls/--no-controls", help="Also run regular, min-p, attention only, contrast only.")
 ]
@@ -38,10 +36,13 @@ class AskFlags:
     ] = None
     style: Annotated[str | None, typer.Option("--style", help="Prompt style; see docs/benchmarks.md.")] = None
     parser: Annotated[str | None, typer.Option("--parser", help="Answer parser.")] = None
-    lemmatizer: Annotated[str, typer.Option("--lemmatizer", help="CHAIR and AMBER: offline or nltk.")] = "offline"
+    lemmatizer: Annotated[
+        str | None, typer.Option("--lemmatizer", help="CHAIR, AMBER: offline (the default) or nltk.")
+    ] = None
     similarity: Annotated[
-        str, typer.Option("--similarity", help="AMBER: related, or spacy (word vectors, as published).")
-    ] = "related"
+        str | None,
+        typer.Option("--similarity", help="AMBER: related (the default), or spacy (word vectors, as published)."),
+    ] = None
     scenes: Annotated[int, typer.Option("--scenes", help="How many packaged scenes.")] = 500
     limit: Annotated[
         int | None, typer.Option("--limit", help="Only the first N samples (those of one image come together).")
@@ -81,6 +82,13 @@ class RunModelFlags(ModelFlags):
 
 
 @dataclass(frozen=True)
+class ServedRunFlags(ServerFlags, RunModelFlags):
+    """Or a server that has it."""
+
+    at_once: Annotated[int, typer.Option("--at-once", min=1, help="With --server: answers at once.")] = 16
+
+
+@dataclass(frozen=True)
 class MachineFlags:
     """Who computes."""
 
@@ -99,12 +107,15 @@ def ask_of(bench: str, asked: AskFlags, model: RunModelFlags) -> Ask:
 
     model.loading()  # refuses what does not exist
     how = {field.name: getattr(model, field.name) for field in fields(LoadingFlags) if field.name != "device"}
-    return Ask(bench, model=model.model, **how, **asdict(asked))
+    if isinstance(model, ServedRunFlags) and (served := model.remote()):
+        how |= {"model": served.model, "server": served.server.url}
+        how |= {"key_from": model.key_from, "at_once": model.at_once}
+    return Ask(bench, **{"model": model.model, **how, **asdict(asked)})
 
 
 def machine_of(machine: MachineFlags, model: RunModelFlags) -> Machine:
     """The devices of this machine, or a cluster."""
-    from seewhen.cli.asking import check_device
+    from seewhen.asking.opening import check_device
     from seewhen.runs.evaluate import Machine
 
     devices = [name.strip() for name in model.device.split(",")] if model.device else []
@@ -114,37 +125,3 @@ def machine_of(machine: MachineFlags, model: RunModelFlags) -> Machine:
     for device in devices:
         check_device(device)
     return made
-
-
-def check_methods(names: str, parameters: list[str] | None) -> None:
-    """Refuse methods that do not exist and parameters that cannot be read, without importing a method."""
-    from seewhen.methods import check_names
-
-    chosen = _names(names)
-    check_names(chosen)
-    for text in parameters or []:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip() or not value.strip():
-            raise InvalidInput(f"--set {text} is not name=value.", "For example: --set contrast=3")
-    if parameters and len(chosen) > 1:
-        raise InvalidInput("--set belongs to one method, but several are named.", "Run them one by one.")
-
-
-def _names(names: str) -> tuple[str, ...]:
-    from seewhen.methods import method_names
-
-    return method_names() if names == "all" else tuple(name.strip() for name in names.split(","))
-
-
-def make_methods(names: str, parameters: list[str] | None) -> list[Method]:
-    """The methods named, with parameters given as name=value."""
-    from seewhen.methods import method
-    from seewhen.runs.sweep import SYMBOLS, parse_value
-
-    check_methods(names, parameters)
-    values = {}
-    for text in parameters or []:
-        field, _, value = text.partition("=")
-        values[SYMBOLS.get(field.strip(), field.strip())] = parse_value(value)
-    made = [method(name) for name in _names(names)]
-    return [made[0].replace(**values)] if values else made

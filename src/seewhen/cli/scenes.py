@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from seewhen.errors import InvalidInput
+from seewhen.cli.options import check_folder
 
 if TYPE_CHECKING:
-    from seewhen.scenes.sampling import Scene
+    from seewhen.scenes.scene import Scene
     from seewhen.scenes.world import Split
 
 EPILOG = """Examples:
@@ -58,16 +58,14 @@ def render(
 
     from seewhen import scenes
 
+    check_folder(out)
     chosen = scenes.dataset(cast("Split", split), n, seed=seed, artwork=artwork)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for scene in track(chosen, "drawing", console=Console(stderr=True), transient=True):
-            _atomically(out / scene.image, partial(scenes.render(scene).save, format="PNG"))
-        _write_json(out / "scenes.json", [scenes.truth(scene) for scene in chosen])
-        if questions:
-            _questions(out, chosen)
-    except OSError as error:
-        raise InvalidInput(f"Cannot write to {out}: {error.strerror}.", "Choose another --out.") from error
+    out.mkdir(parents=True, exist_ok=True)
+    for scene in track(chosen, "drawing", console=Console(stderr=True), transient=True):
+        _atomically(out / scene.image, partial(scenes.render(scene).save, format="PNG"))
+    _write_json(out / "scenes.json", [scenes.truth(scene) for scene in chosen])
+    if questions:
+        _questions(out, chosen)
     typer.echo(f"{n} scenes in {out}, ground truth in {out / 'scenes.json'}")
 
 

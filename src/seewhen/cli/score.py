@@ -10,140 +10,86 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seewhen.atomic import replacing
+from seewhen.benchmarks import BENCHMARKS, benchmark_class
+from seewhen.cli.options import check_writable
+from seewhen.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from seewhen.bench.base import Score
-
-AnswersFile = Annotated[Path, typer.Option("--answers", help="Answers as JSON lines (or a JSON array).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the score as JSON.")]
-RowsFile = Annotated[
-    Path | None, typer.Option("--rows", help="Also write what each sample counts for, as JSON lines.")
-]
-LemmatizerName = Annotated[str, typer.Option("--lemmatizer", help="offline (needs nothing) or nltk.")]
+    from seewhen.benchmarks.base import Score
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    score = typer.Typer(
-        help="Score answers written by any program: POPE, CHAIR, MME, AMBER.", no_args_is_help=True
-    )
-    for command in (pope, chair, mme, amber):
-        score.command()(command)
-    app.add_typer(score, name="score")
+    app.command("score")(score)
 
 
-def pope(
-    answers: AnswersFile,
-    questions: Annotated[
-        list[Path],
-        typer.Option(
-            "--questions", help="POPE's question file, in any published form; several for the answers of a run."
-        ),
+def score(
+    benchmark: Annotated[
+        str, typer.Argument(metavar="BENCH", help=f"{', '.join(BENCHMARKS.built_in)}, or your own.")
     ],
+    answers: Annotated[
+        Path, typer.Option("--answers", help="Answers as JSON lines or a JSON array; MME: its folder of results.")
+    ],
+    truth: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--questions",
+            "--objects",
+            "--data",
+            help="The benchmark's files, by any of these names, as often as needed. POPE: question files. CHAIR: "
+            "COCO instances and captions, or a table of objects. MME, AMBER, others: their folder.",
+        ),
+    ] = None,
     parser: Annotated[
-        str, typer.Option("--parser", help="A, B, C, D, E or strict; see docs/benchmarks.md.")
-    ] = "C",
-    rows: RowsFile = None,
-    as_json: AsJson = False,
+        str | None, typer.Option("--parser", help="How answers are read; see docs/benchmarks.md.")
+    ] = None,
+    lemmatizer: Annotated[
+        str | None, typer.Option("--lemmatizer", help="CHAIR, AMBER: offline (the default) or nltk.")
+    ] = None,
+    similarity: Annotated[
+        str | None,
+        typer.Option(
+            "--similarity", help="AMBER: related (the default), spacy (its large English model) or spacy:MODEL."
+        ),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            "--labels",
+            help="POPE: repope (beside the questions) or a folder: corrected labels as more columns.",
+        ),
+    ] = None,
+    rows: Annotated[
+        Path | None, typer.Option("--rows", help="Also write what each sample counts for, as JSON lines.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the score as JSON.")] = False,
 ) -> None:
-    """POPE: lines with question_id and text (or answer, response).
+    """Score answers written by any program.
 
     seewhen score pope --questions coco_pope_random.json --answers mine.jsonl --parser C
 
     seewhen score pope --questions coco_pope_random.json --questions coco_pope_popular.json --answers samples.jsonl
-    """
-    from seewhen.bench.pope import Pope, load_answers, load_questions
 
-    asked = tuple(question for path in questions for question in load_questions(path))
-    _show(Pope(asked, parser).score(load_answers(answers, asked)), rows, as_json)
+    seewhen score pope --questions coco_pope_random.json --answers mine.jsonl --labels repope
 
-
-def chair(
-    answers: AnswersFile,
-    objects: Annotated[
-        list[Path],
-        typer.Option(
-            "--objects",
-            help="COCO instances and captions files (give the option several times), or a table of objects.",
-        ),
-    ],
-    lemmatizer: LemmatizerName = "offline",
-    rows: RowsFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """CHAIR: lines with image_id and caption.
-
-    seewhen score chair --answers captions.jsonl --objects instances.json --objects captions.json
-    """
-    from seewhen.bench.chair import CaptionReader, Chair, load_captions
-    from seewhen.bench.coco import load_objects
-
-    reader = CaptionReader(lemmatizer)
-    captions = load_captions(answers)
-    truth = load_objects(objects, reader.lexicon, reader.objects)
-    _show(Chair(truth, tuple(captions), reader).score(captions), rows, as_json)
-
-
-def mme(
-    answers: Annotated[
-        Path, typer.Option("--answers", help="Folder of MME result files, or LLaVA-style JSON lines.")
-    ],
-    questions: Annotated[
-        Path | None, typer.Option("--questions", help="MME's folder; needed for JSON lines.")
-    ] = None,
-    parser: Annotated[str, typer.Option("--parser", help="official or lmms-eval.")] = "official",
-    rows: RowsFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """MME: a folder with one tab-separated file per subtask (image, question, Yes or No, response).
+    seewhen score chair --objects instances.json --objects captions.json --answers captions.jsonl
 
     seewhen score mme --answers Your_Results
 
-    seewhen score mme --answers mine.jsonl --questions MME_Benchmark_release_version
-    """
-    from dataclasses import replace
-
-    from seewhen.bench.mme import Mme, load_folder, load_llava_answers, load_results
-    from seewhen.errors import InvalidInput
-
-    if answers.is_dir():
-        benchmark, given = load_results(answers)
-        benchmark = replace(benchmark, parser=parser)
-    elif questions is None:
-        raise InvalidInput(
-            "JSON lines hold no right answers.",
-            "Name MME's folder with --questions, or give its result files.",
-        )
-    else:
-        benchmark = Mme(load_folder(questions), parser)
-        given = load_llava_answers(answers, benchmark.questions)
-    _show(benchmark.score(given), rows, as_json)
-
-
-def amber(
-    answers: AnswersFile,
-    data: Annotated[Path, typer.Option("--data", help="Folder with AMBER's queries and annotations.")],
-    parser: Annotated[str, typer.Option("--parser", help="literal (as published) or strict.")] = "literal",
-    lemmatizer: LemmatizerName = "offline",
-    similarity: Annotated[
-        str,
-        typer.Option(
-            "--similarity", help="related (AMBER's list), spacy (its large English model) or spacy:MODEL."
-        ),
-    ] = "related",
-    rows: RowsFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """AMBER: records with id and response, of the generative task, the discriminative one, or both.
-
-    seewhen score amber --data AMBER/data --answers mine.json
+    seewhen score mme --questions MME_Benchmark_release_version --answers mine.jsonl
 
     seewhen score amber --data AMBER/data --answers mine.json --lemmatizer nltk --similarity spacy
     """
-    from seewhen.bench.amber import load_amber, load_answers
+    from seewhen.benchmarks.base import Options
 
-    benchmark = load_amber(data, lemmatizer, parser, similarity)
-    _show(benchmark.score(load_answers(answers)), rows, as_json)
+    given = {"parser": parser, "lemmatizer": lemmatizer, "similarity": similarity, "labels": labels}
+    kind = benchmark_class(benchmark)
+    for name, value in given.items():
+        if value is not None and name not in kind.options:
+            raise InvalidInput(f"{benchmark} has no --{name}.", "Leave it out.")
+    check_writable(rows)
+    asked, texts = kind.read(answers, truth or [], Options(**given))
+    _show(asked.score(texts), rows, as_json)
 
 
 def _show(score: Score, rows: Path | None, as_json: bool) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from seewhen.cli.options import LoadingFlags, ModelFlags, flags, show_traceback
+from seewhen.cli.options import LoadingFlags, Settings, flags, show_traceback
 from seewhen.errors import InvalidInput, MissingDependency
 
 KEY_VARIABLE = "SEEWHEN_API_KEY"
+UPSTREAM_KEY = "SEEWHEN_UPSTREAM_KEY"
 
 
 def register(app: typer.Typer) -> None:
@@ -31,9 +31,15 @@ def serve(
         "127.0.0.1"
     ),
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
+    upstream: Annotated[
+        str | None,
+        typer.Option("--upstream", help=f"Confirm what this server says; its key is in {UPSTREAM_KEY}."),
+    ] = None,
     method: Annotated[
-        str, typer.Option("--method", "-M", help="For requests that name none: NAME[:PRESET][:name=value].")
-    ] = "cai",
+        str | None,
+        typer.Option("--method", "-M", help="As in `seewhen methods`; default: cai, with --upstream confirm."),
+    ] = None,
+    settings: Settings = None,
     temperature: Annotated[
         float, typer.Option("--temperature", min=0, max=2, help="For requests that name none; 0 is greedy.")
     ] = 1.0,
@@ -61,20 +67,23 @@ def serve(
 
     seewhen serve --model llava-hf/llava-1.5-7b-hf --method cai:adaptive --port 8080
 
+    seewhen serve --upstream http://127.0.0.1:8001/v1 --method confirm
+
     SEEWHEN_API_KEY=... seewhen serve --host 0.0.0.0 --allow-host gpu1.example.org --limit queue=64
     """
-    for package in ("fastapi", "uvicorn"):
+    for package in ("fastapi", "prometheus_client", "uvicorn"):
         if importlib.util.find_spec(package) is None:
             raise MissingDependency(package, "serve")
     import logging
 
-    from seewhen.loading import check_name
-    from seewhen.methods import check_names
+    from seewhen.backbones.loading import check_name
+    from seewhen.methods.grammar import check, choose
     from seewhen.server.fetching import Fetcher
     from seewhen.server.limits import limits_of
     from seewhen.server.running import check_address
     from seewhen.server.running import serve as run
-    from seewhen.server.settings import Settings, check_key, host_names, model_names, read_key
+    from seewhen.server.settings import Settings as ServerSettings
+    from seewhen.server.settings import check_key, host_names, model_names, read_key
 
     # What is wrong is found before torch is imported, as far as it can be.
     if log_level not in ("debug", "info", "warning", "error"):
@@ -83,21 +92,19 @@ def serve(
     fetcher = Fetcher.of(allow_image_host or [], limits)
     key = read_key(api_key_file, os.environ.get(KEY_VARIABLE))
     check_key(host, key)
-    check_names([method])
+    method = method or ("cai" if upstream is None else "confirm")
+    check([method], settings or [])
     loading.loading()
-    names = model_names(model or ["packaged"])
+    if upstream is not None and model:
+        raise InvalidInput("--upstream serves no model of its own.", "Leave --model out.")
+    names = {} if upstream is not None else model_names(model or ["packaged"])
     for path in names.values():
         check_name(path, loading.revision)
     check_address(host, port)
 
-    from seewhen.cli.asking import open_model
-    from seewhen.cli.choosing import choose
-    from seewhen.server.app import create_app
-    from seewhen.server.engine import Engine
-
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    settings = Settings(
-        method=choose(method).method,
+    configured = ServerSettings(
+        method=choose([method], settings or [])[0],
         limits=limits,
         fetcher=fetcher,
         host=host,
@@ -105,8 +112,18 @@ def serve(
         names=host_names(allow_host or []),
         temperature=temperature,
     )
+    if upstream is not None:
+        from seewhen.server.proxy import create_proxy
+
+        run(create_proxy(upstream, os.environ.get(UPSTREAM_KEY) or None, configured), host, port, log_level)
+        return
+
+    from seewhen.asking.opening import open_model
+    from seewhen.server.app import create_app
+    from seewhen.server.engine import Engine
+
     engines = {
-        name: Engine(name, open_model(ModelFlags(path, **asdict(loading))), limits, settings.metrics)
+        name: Engine(name, open_model(path, loading.loading()), limits, configured.metrics)
         for name, path in names.items()
     }
-    run(create_app(engines, settings), host, port, log_level)
+    run(create_app(engines, configured), host, port, log_level)

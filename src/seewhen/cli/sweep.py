@@ -7,17 +7,15 @@ from typing import Annotated
 
 import typer
 
-from seewhen.cli.options import flags
+from seewhen.benchmarks import BENCHMARKS
+from seewhen.cli.options import MethodName, Settings, check_folder, flags
 from seewhen.cli.running import (
     AskFlags,
     Controls,
     MachineFlags,
-    Parameters,
     RunModelFlags,
     ask_of,
-    check_methods,
     machine_of,
-    make_methods,
 )
 
 
@@ -27,13 +25,13 @@ def register(app: typer.Typer) -> None:
 
 
 def sweep_command(
-    bench: Annotated[str, typer.Argument(metavar="BENCH", help="pope, chair, mme or amber.")],
+    bench: Annotated[str, typer.Argument(metavar="BENCH", help=f"{', '.join(BENCHMARKS.built_in)}, or your own.")],
     *,
     grid: Annotated[
-        list[str], typer.Option("--grid", help="field=value,value,...; several times. l_s, gamma, lambda work.")
+        list[str], typer.Option("--grid", help="name=value,value,...; several times. l_s, gamma, lambda work.")
     ],
-    method: Annotated[str, typer.Option("--method", help="The method whose parameters are swept.")] = "cai",
-    parameters: Parameters = None,
+    method: MethodName = "cai",
+    settings: Settings = None,
     metric: Annotated[str | None, typer.Option("--metric", help="Choose by it instead of by the first.")] = None,
     controls: Controls = True,
     out: Annotated[Path, typer.Option(help="Folder for the runs, plots and tables.")] = Path("sweep"),
@@ -47,20 +45,23 @@ def sweep_command(
 
     seewhen sweep chair --set start_layer=0.8 --grid lambda=1,2,3,5 --seeds 3 --metric chair_i
     """
-    from seewhen.runs import words
+    from seewhen.methods.grammar import check, choose
+    from seewhen.runs import wording
     from seewhen.runs.report import analyse, read_runs
-    from seewhen.runs.sweep import parse_grid, sweep, write_sweep
-    from seewhen.runs.writing import write_report
+    from seewhen.runs.report_files import write_report
+    from seewhen.runs.sweep import parse_grid, sweep, typed_grid, write_sweep
 
     # What is wrong is found before torch is imported, as far as it can be.
-    check_methods(method, parameters)
-    settings = parse_grid(grid)
+    check([method], settings or [])
+    check_folder(out)
+    parse_grid(grid)
     ask = ask_of(bench, asked, model)
     ask.check()
+    (base,) = choose([method], settings or [])
     found = sweep(
         ask,
-        make_methods(method, parameters)[0],
-        settings,
+        base,
+        typed_grid(base, parse_grid(grid)),
         out,
         machine_of(machine, model),
         metric=metric,
@@ -72,7 +73,7 @@ def sweep_command(
     best = ", ".join(f"{name} = {value}" for name, value in found.best.values.items())
     typer.echo(f"Best of {len(found.points)} settings on {found.tuned_on}: {best}")
     for name, metrics in found.test.items():
-        typer.echo(f"  {words.title(name)}: {found.metric.title} {words.measured(metrics[found.metric.name])}")
+        typer.echo(f"  {wording.title(name)}: {found.metric.title} {wording.measured(metrics[found.metric.name])}")
     typer.echo(
         f"on {found.reported_on}, which had no part in the choice. Wrote {out}/sweep.html and {out}/report."
     )

@@ -69,23 +69,23 @@ def view(
 
     seewhen view runs/pope_test_packaged_cai_greedy_4d5e6f --sample test-random/7 --no-open
     """
+    target = out or _beside(paths[0])
+    check_writable(target)
     kinds = {_kind(path) for path in paths}
     if len(kinds) > 1:
         raise InvalidInput("Traces and runs do not go together.", "View them one by one.")
-    target = out or _beside(paths[0])
-    check_writable(target)
     if kinds == {"run"}:
         _refuse({"--image": image, "--objects": objects}, "a run")
         payload = _runs(paths, sample or [], limit, seed, data, images, scenes, model)
     else:
         _refuse({"--sample": sample, "--data": data, "--images": images, "--scenes": scenes}, "a trace")
         payload = _traces(paths, image or [], objects)
-    from seewhen.viewer.page import write_page
+    from seewhen.showing.viewer.page import write_page
 
     write_page(target, payload)
     typer.echo(target)
     if open_:
-        _open(target)
+        open_page(target)
 
 
 def _kind(path: Path) -> str:
@@ -93,7 +93,7 @@ def _kind(path: Path) -> str:
         raise InvalidInput(f"{path} does not exist.", "Give a trace (`describe --trace`) or a run directory.")
     if not path.is_dir():
         return "trace"
-    from seewhen.viewer.traces import traces_in
+    from seewhen.showing.viewer.traces import traces_in
 
     if (path / "manifest.json").exists():
         return "run"
@@ -125,34 +125,35 @@ def _refuse(given: dict[str, Any], what: str) -> None:
 
 
 def _traces(paths: Sequence[Path], image: Sequence[Path], objects: str | None) -> dict[str, Any]:
-    from seewhen.images import open_image
-    from seewhen.trace import Trace
-    from seewhen.viewer.payload import Truth
-    from seewhen.viewer.traces import traces_in, traces_page
+    from seewhen.backbones.pictures import open_image
+    from seewhen.decoding.trace import Trace
+    from seewhen.showing.viewer.payload import Truth
+    from seewhen.showing.viewer.traces import count_pictures, own_pictures, traces_in, traces_page
 
     files = [file for path in paths for file in traces_in(path)]
     traces = [Trace.load(file) for file in files]
     truth = None if objects is None else Truth(tuple(part.strip() for part in objects.split(",") if part.strip()))
-    pictures = list(image)
-    if not pictures:
-        known = Path(str(traces[0].meta.get("image", "")))
-        if known.is_file():
-            pictures = [known]
-        else:
-            sys.stderr.write("note: the trace's picture is not known; give it with --image\n")
-    wanted = sum(max((g.image + 1 for g in row), default=1) for row in traces[0].grids) or traces[0].rows
-    if pictures and len(pictures) != wanted:
+    wanted = count_pictures(traces[0])
+    if image and len(image) != wanted:
         raise InvalidInput(
-            f"The trace is about {wanted} picture{'s' * (wanted != 1)}, not {len(pictures)}.",
+            f"The trace is about {wanted} picture{'s' * (wanted != 1)}, not {len(image)}.",
             "Give --image once for each, in their order.",
         )
-    opened = [open_image(path) for path in pictures]
-    return traces_page(traces, _labels(traces, files), opened, [path.name for path in pictures], truth)
+    pictures = [open_image(path) for path in image] or own_pictures(traces[0])
+    known = Path(str(traces[0].meta.get("image", "")))
+    if not pictures and wanted == 1 and known.is_file():
+        pictures = [open_image(known)]
+    elif not pictures and wanted:
+        sys.stderr.write("note: the trace's picture is not known; give it with --image\n")
+    names = [path.name for path in image] or [known.name] * len(pictures)
+    return traces_page(traces, _labels(traces, files), pictures, names, truth)
 
 
 def _labels(traces: Sequence[Any], files: Sequence[Path]) -> list[str]:
     """What tells the answers apart: their methods, or their files where those are the same."""
-    methods = [str(trace.meta.get("label") or trace.method.get("method", "?")) for trace in traces]
+    from seewhen.decoding.method import name_in
+
+    methods = [str(trace.meta.get("label") or name_in(trace.method)) for trace in traces]
     for labels in (methods, [file.stem for file in files]):
         if len(set(labels)) == len(labels):
             return labels
@@ -169,10 +170,10 @@ def _runs(
     scenes: int | None,
     model: ModelFlags,
 ) -> dict[str, Any]:
-    from seewhen.cli.asking import open_model
+    from seewhen.asking.opening import open_model
     from seewhen.runs.progress import Progress
-    from seewhen.viewer.payload import FORMAT
-    from seewhen.viewer.runs import Teller, questions_of, read_runs, shown_of
+    from seewhen.showing.viewer.payload import FORMAT
+    from seewhen.showing.viewer.runs import RunPages, questions_of, read_runs, shown_of
 
     runs = read_runs(paths)
     questions = questions_of(runs[0], data, images, scenes)
@@ -189,18 +190,16 @@ def _runs(
         chosen = everything[:limit]
 
     def load(name: str) -> Any:
-        import dataclasses
-
         own = model.model == ModelFlags.model
-        return open_model(dataclasses.replace(model, model=name) if own else model)
+        return open_model(name if own else model.model, model.loading())
 
-    teller = Teller(runs, questions, load)
-    for note in teller.notes:
+    pages = RunPages(runs, questions, load)
+    for note in pages.notes:
         sys.stderr.write(f"note: {note}\n")
     with Progress("looking again", len(chosen), stream=sys.stderr) as bar:
         samples = []
         for each in chosen:
-            samples.append(teller.page(each))
+            samples.append(pages.page(each))
             bar.advance(1)
     if len(samples) == 1:
         return samples[0]
@@ -211,7 +210,8 @@ def _runs(
     return {"format": FORMAT, "samples": samples, "rest": rest}
 
 
-def _open(path: Path) -> None:
+def open_page(path: Path) -> None:
+    """In the browser of whoever called."""
     import webbrowser
 
     if not webbrowser.open(path.absolute().as_uri()):

@@ -30,18 +30,18 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from seewhen import where
-from seewhen.branches import BranchRows
-from seewhen.contrast import check_contrast, cut, logit_sum
+from seewhen.backbones.pixels import Views
+from seewhen.decoding.altered_images import AlteredImage
+from seewhen.decoding.method import Logits, Method, Parts, Preset
+from seewhen.decoding.prefill import BranchRows
+from seewhen.equations import where
+from seewhen.equations.contrast import check_contrast, cut, logit_sum
 from seewhen.errors import InvalidMethod, UnsupportedMode
-from seewhen.image_branches import AlteredImage
-from seewhen.methods.base import Logits, Method, Parts, Preset
 from seewhen.methods.parameters import Plausibility
-from seewhen.views import Views
 
 if TYPE_CHECKING:
-    from seewhen.backbone import Backbone
-    from seewhen.sequence import Prefill
+    from seewhen.backbones.backbone import Backbone
+    from seewhen.decoding.prefill import Prefill
 
 # From a picture (3, height, width), normalised, and the prompt's token ids without image and padding, to a
 # map of any size whose larger values are kept first, or to booleans (height, width) of what is kept.

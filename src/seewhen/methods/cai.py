@@ -19,10 +19,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from torch import Tensor
 
-from seewhen.branches import TextOnly
-from seewhen.contrast import log_prob_contrast, prob_contrast
+from seewhen.decoding.branches import TextOnly
+from seewhen.decoding.method import Logits, Method, Parts, Preset
+from seewhen.decoding.tilted_attention import Kernel, Relevance, Tilt, TiltForm
+from seewhen.equations.contrast import log_prob_contrast, prob_contrast
+from seewhen.equations.when import Gate
+from seewhen.equations.when import start_layer as resolve_start_layer
 from seewhen.errors import InvalidMethod
-from seewhen.methods.base import Logits, Method, Parts, Preset
 from seewhen.methods.cai_leak import LeakyTilt
 from seewhen.methods.parameters import (
     ContrastOn,
@@ -38,11 +41,9 @@ from seewhen.methods.parameters import (
     Threshold,
     ThresholdStart,
 )
-from seewhen.tilting import Gate, Kernel, Relevance, Tilt, TiltForm
-from seewhen.when import start_layer as resolve_start_layer
 
 if TYPE_CHECKING:
-    from seewhen.backbone import Backbone
+    from seewhen.backbones.backbone import Backbone
 
 _SCRIPT = "released code, scripts/pope_eval.sh"
 _DEPTH = 32  # all backbones of the script have 32 layers; start layers are kept as a share of the depth
@@ -193,6 +194,7 @@ class CAI(Method):
             f"start_layer={self.start_layer}.",
             "Give a layer number, or a share of the depth below 1 such as 0.85.",
         )
+        require(self.source_layer >= 0, f"source_layer={self.source_layer}.", "Use 0 (the embeddings) or more.")
         require(self.strength >= 0, f"strength={self.strength} is negative.", "Use 0 or more.")
         require(self.entropy_base > 1, f"entropy_base={self.entropy_base}.", "Use math.e or 10.")
         require(

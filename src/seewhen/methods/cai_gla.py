@@ -30,11 +30,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from seewhen.branches import TextOnly
-from seewhen.contrast import log_prob_contrast, prob_contrast
+from seewhen.decoding.branches import TextOnly
+from seewhen.decoding.method import Logits, Method, Parts, Preset
+from seewhen.decoding.prefill import pad_rows
+from seewhen.decoding.sequence import CurrentStep, Step
+from seewhen.decoding.tilted_attention import Relevance, Tilt
+from seewhen.equations.contrast import log_prob_contrast, prob_contrast
+from seewhen.equations.when import Gate
+from seewhen.equations.when import start_layer as resolve_start_layer
 from seewhen.errors import InvalidMethod, UnsupportedModel
-from seewhen.interventions import CurrentStep, pad_rows
-from seewhen.methods.base import Logits, Method, Parts, Preset
 from seewhen.methods.cai import CAI
 from seewhen.methods.parameters import (
     ContrastOn,
@@ -50,12 +54,9 @@ from seewhen.methods.parameters import (
     Threshold,
     ThresholdStart,
 )
-from seewhen.sequence import Step
-from seewhen.tilting import Gate, Relevance, Tilt
-from seewhen.when import start_layer as resolve_start_layer
 
 if TYPE_CHECKING:
-    from seewhen.backbone import Backbone
+    from seewhen.backbones.backbone import Backbone
 
 
 def gated_linear_layers(backbone: Backbone) -> tuple[int, ...]:
@@ -97,7 +98,7 @@ class GateTilt(Tilt):
         """`output` (rows, positions, heads) with its last position lowered where the gate is open."""
         scratch, valid = step.scratch_of(self), step.sequence.image.valid
         rows, last = output.shape[0], output[:, -1]
-        weights = scratch["weights"]
+        weights = scratch["targets"].weights[: len(valid)]
         relevance = weights.sum(dim=1) / valid.to(weights.device).sum(dim=1).clamp(min=1)
         shift = pad_rows(self.strength * relevance, rows).to(output.device, output.dtype)
         open_ = pad_rows(scratch[f"gate{layer}"], rows).to(output.device)
@@ -115,7 +116,6 @@ class CAIGLA(Method):
     source: ClassVar[str] = "Lei et al., ECCV 2026, 'CAI GLA-gated'; the formula is ours"
     presets: ClassVar[Mapping[str, Preset]] = {
         "adaptive": Preset({}, "CAI's preset of that name; the paper gives no values for this variant"),
-        "contrast": Preset({"contrast": 3.0}, "with the text-only contrast of the paper's ablation optimum"),
     }
 
     # WHERE

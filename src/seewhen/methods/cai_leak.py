@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from seewhen.interventions import pad_rows
-from seewhen.sequence import Prefill, Sequence, Step
-from seewhen.tilting import Tilt, _Memory
-from seewhen.when import entropy
+from seewhen.decoding.prefill import Prefill, pad_rows
+from seewhen.decoding.sequence import Sequence, Step
+from seewhen.decoding.tilted_attention import Targets, Tilt, _Memory
+from seewhen.equations.when import entropy
 
 
 @dataclass
@@ -40,21 +40,21 @@ class LeakyTilt(Tilt):
         """Branch rows are tilted elsewhere than main rows."""
         return False
 
-    def _decide(self, step: Step, memory: _Memory, layer: int, hidden: Tensor) -> None:
-        super()._decide(step, memory, layer, hidden)
-        sequence, scratch = step.sequence, step.scratch_of(self)
+    def _decide(self, step: Step, memory: _Memory, layer: int, hidden: Tensor) -> Tensor:
+        sequence, gate = step.sequence, super()._decide(step, memory, layer, hidden)
         assert self.gate is not None and self.gate.threshold is not None
         own = entropy(sequence.backbone.lens(hidden[sequence.rows :, -1]), self.gate.base)
-        scratch[f"leak{layer}"] = scratch[f"gate{layer}"] | (own > self.gate.threshold)
+        step.scratch_of(self)[f"leak{layer}"] = gate | (own > self.gate.threshold)
+        return gate
 
-    def _targets(
-        self, step: Step, memory: _Memory, layer: int, rows: int
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        columns, valid, weights, gate = super()._targets(step, memory, layer, rows)
+    def _in_branches(
+        self, step: Step, memory: _Memory, layer: int, targets: Targets, gate: Tensor
+    ) -> tuple[Targets, Tensor]:
         sequence, scratch = step.sequence, step.scratch_of(self)
         main = sequence.rows
         if step.prefill is not None or sequence.hidden is None:
-            return columns, valid, weights, gate
+            return targets, gate
+        columns, valid, weights = targets.columns, targets.valid, targets.weights
         assert isinstance(memory, _LeakMemory)
         hidden = sequence.hidden.sum(dim=1, keepdim=True)
         # The same offsets from the row's own first token, in the branch row's columns.
@@ -64,9 +64,9 @@ class LeakyTilt(Tilt):
         grown = length > end
         leaked = scratch[f"leak{layer}"] & grown
         branch = torch.where(grown[:, None], moved, 0)
-        return (
+        moved_targets = Targets(
             torch.cat([columns[:main], branch]),
             torch.cat([valid[:main], valid[:main] & grown[:, None]]),
             torch.cat([weights[:main], weights[:main]]),
-            torch.cat([gate[:main], pad_rows(leaked, main)]),
         )
+        return moved_targets, torch.cat([gate[:main], pad_rows(leaked, main)])

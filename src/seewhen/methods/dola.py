@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from seewhen.contrast import cut
+from seewhen.decoding.method import Logits, Method, Parts, Preset
+from seewhen.decoding.prefill import Prefill
+from seewhen.decoding.sequence import Intervention, Sequence, Step
+from seewhen.equations.contrast import cut
 from seewhen.errors import InvalidMethod
-from seewhen.interventions import Intervention
-from seewhen.methods.base import Logits, Method, Parts, Preset
-from seewhen.sequence import Prefill, Sequence, Step
 
 if TYPE_CHECKING:
-    from seewhen.backbone import Backbone
+    from seewhen.backbones.backbone import Backbone
 
 _DEEP = 40  # above this depth candidates come from the 20 lowest or highest layers only
 _KEY = "dola_states"

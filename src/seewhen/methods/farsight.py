@@ -4,8 +4,8 @@ Idea: let attention dump its surplus on "registers" in the masked future, then f
 scores `-(j - i) a` in its future columns `j`; the softmax runs over past and future, the future weights are
 set to zero. Registers only add mass `R_i` to the denominator, so the attention output becomes
 `P V * Z / (Z + R_i) = P V * sigmoid(LSE_i - ln R_i)` with `R_i = sum_k exp(-k a)` over the registers to the
-right of `i`: a closed form that works with any kernel and a key-value cache. `register_attention` is the
-definition itself, for checking.
+right of `i`: a closed form that works with any kernel and a key-value cache. The tests have the
+definition itself and compare.
 
 How many registers a row has depends on how long the text will get. `registers="exact"` counts the columns of
 the present pass, as the definition does: exact for the prompt's pass, after which generated rows have
@@ -27,14 +27,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from seewhen.attention import AttentionCall
+from seewhen.decoding.attention_call import AttentionCall
+from seewhen.decoding.method import Method, Parts, Preset
+from seewhen.decoding.sequence import Intervention, Step
 from seewhen.errors import InvalidMethod
-from seewhen.interventions import Intervention
-from seewhen.methods.base import Method, Parts, Preset
-from seewhen.sequence import Step
 
 if TYPE_CHECKING:
-    from seewhen.backbone import Backbone
+    from seewhen.backbones.backbone import Backbone
 
 Decay = Literal["paper", "released"]
 _LARGEST_BLOCK = 2**25  # scores held at a time while log-sum-exps are computed
@@ -57,18 +56,6 @@ def log_register_mass(rate: Tensor, count: Tensor | None, ahead: Tensor | float 
     """ln R: registers at distances ahead + 1 ... ahead + count, or without end for `count` None."""
     mass = -rate * (ahead + 1.0) - torch.log1p(-torch.exp(-rate))
     return mass if count is None else mass + torch.log1p(-torch.exp(-rate * count))
-
-
-def register_attention(scores: Tensor, rates: Tensor) -> Tensor:
-    """The definition: attention maps (..., n, n) from masked scores, with registers in the masked future.
-
-    `scores` are `-inf` where a row must not look; `rates` (..., n). Weights of a row sum to less than one:
-    the rest went to its registers.
-    """
-    n, masked = scores.shape[-1], torch.isneginf(scores)
-    distance = torch.arange(n, device=scores.device)[None] - torch.arange(n, device=scores.device)[:, None]
-    with_registers = torch.where(masked & (distance > 0), -distance * rates[..., None], scores)
-    return torch.softmax(with_registers, dim=-1).masked_fill(masked, 0.0)
 
 
 def log_normalisers(call: AttentionCall) -> tuple[Tensor, Tensor]:

@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from seewhen.branches import Branch, BranchRows
-from seewhen.contrast import check_contrast, logit_contrast
+from seewhen.decoding.branches import Branch
+from seewhen.decoding.method import Logits, Method, Parts, Preset
+from seewhen.decoding.prefill import BranchRows
+from seewhen.equations.contrast import check_contrast, logit_contrast
 from seewhen.errors import InvalidMethod
-from seewhen.methods.base import Logits, Method, Parts, Preset
 from seewhen.methods.parameters import Plausibility
 
 if TYPE_CHECKING:
-    from seewhen.backbone import Backbone
-    from seewhen.sequence import Prefill
+    from seewhen.backbones.backbone import Backbone
+    from seewhen.decoding.prefill import Prefill
 
 # Tokens that belong to the image although they come after it: the sentence follows them.
 _CLOSING = ("vision_end_token_id", "eoi_token_id", "eoi_token_index", "bos_token_id")

@@ -26,15 +26,15 @@ import torch
 from PIL import Image, ImageDraw, ImageFilter
 from torch import Tensor, nn
 
-from seewhen.calibrate import Calibrated, Directions, outputs_of, provenance
+from seewhen.backbones.blocks import out_projection_of
+from seewhen.decoding.method import Parts, Preset
+from seewhen.decoding.sequence import CurrentStep, Intervention
 from seewhen.errors import InvalidInput, InvalidMethod
-from seewhen.interventions import CurrentStep, Intervention
-from seewhen.methods.base import Parts, Preset
-from seewhen.methods.blocks import out_projection_of
+from seewhen.methods.calibration import Calibrated, Directions, outputs_of, provenance
 
 if TYPE_CHECKING:
-    from seewhen.answering import Picture
-    from seewhen.backbone import Backbone
+    from seewhen.backbones.backbone import Backbone
+    from seewhen.backbones.prompts import Picture
 
 GROUP = 32
 LEVELS = ("image", "object")
@@ -146,9 +146,9 @@ def calibrate(
     `blur` is the radius of the Gaussian blur in pixels. Questions whose answer is yes and that have no box
     are left out of the object level, which is left out altogether if there is none with a box.
     """
-    from seewhen.answering import chat_prompt, model_inputs
-    from seewhen.backbone import Backbone
-    from seewhen.images import open_image
+    from seewhen.backbones.backbone import Backbone
+    from seewhen.backbones.pictures import open_image
+    from seewhen.backbones.prompts import chat_prompt, model_inputs
 
     backbone = Backbone.of(model)
     width = backbone.text_config.hidden_size

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from seewhen.branches import TextOnly
-from seewhen.contrast import check_contrast, cut
+from seewhen.decoding.branches import TextOnly
+from seewhen.decoding.method import Logits, Method, Parts, Preset
+from seewhen.equations.contrast import check_contrast, cut
 from seewhen.errors import InvalidMethod
-from seewhen.methods.base import Logits, Method, Parts, Preset
 from seewhen.methods.parameters import Plausibility
 
 if TYPE_CHECKING:
-    from seewhen.backbone import Backbone
+    from seewhen.backbones.backbone import Backbone
 
 
 @dataclass(frozen=True)

@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from seewhen.backbones.blocks import mlp_of
+from seewhen.decoding.method import Method, Parts, Preset
+from seewhen.decoding.prefill import Prefill
+from seewhen.decoding.sequence import CurrentStep, Intervention, Sequence, Step
+from seewhen.equations.when import entropy
 from seewhen.errors import InvalidMethod, UnsupportedModel
-from seewhen.interventions import CurrentStep, Intervention
-from seewhen.methods.base import Method, Parts, Preset
-from seewhen.methods.blocks import mlp_of
-from seewhen.sequence import Prefill, Sequence, Step
-from seewhen.when import entropy
 
 if TYPE_CHECKING:
-    from seewhen.backbone import Backbone
+    from seewhen.backbones.backbone import Backbone
 
 _TOP = 10
 _LLAVA = {"after": 5 / 32, "before": 16 / 32}
@@ -138,9 +138,6 @@ class SecondLook(Intervention):
         up, down = (scale.to(states.device) / memory.size.to(states.device) for scale in memory.scales[layer])
         return nn.functional.silu(states @ (features * up).transpose(1, 2)) @ (features * down)
 
-    def reorder(self, memory: _Memory, index: Tensor) -> None:
-        """Beams of one prompt share its image: nothing to move."""
-
 
 def _mean_size(states: Tensor, counted: Tensor) -> Tensor:
     """Mean absolute value over the counted positions of each row, (rows, 1, 1)."""
@@ -151,9 +148,9 @@ def _mean_size(states: Tensor, counted: Tensor) -> Tensor:
 def _scales(mlp: Any) -> tuple[Tensor, Tensor]:
     """Mean absolute weight of the up and the down projection."""
     up, down = getattr(mlp, "up_proj", None), getattr(mlp, "down_proj", None)
-    if up is None or down is None or not up.weight.is_floating_point():
+    if up is None or down is None or up.weight.is_meta or not up.weight.is_floating_point():
         raise UnsupportedModel(
-            f"memvr: {type(mlp).__name__} has no up_proj and down_proj with weights to scale the memory by.",
+            f"memvr: {type(mlp).__name__} has no up_proj and down_proj with weights at hand to scale by.",
             "Use activation='none', where the scales cancel.",
         )
     return up.weight.detach().float().abs().mean(), down.weight.detach().float().abs().mean()

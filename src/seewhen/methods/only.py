@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from seewhen.attention import AttentionCall
-from seewhen.contrast import logit_contrast, logit_sum
+from seewhen.backbones.blocks import attention_of, feed_forward, input_norm, project_heads
+from seewhen.decoding.attention_call import AttentionCall
+from seewhen.decoding.method import Logits, Method, Parts, Preset
+from seewhen.decoding.prefill import Prefill
+from seewhen.decoding.sequence import CurrentStep, Intervention, Sequence, Step
+from seewhen.equations.contrast import logit_contrast, logit_sum
 from seewhen.errors import InvalidMethod
-from seewhen.interventions import CurrentStep, Intervention
-from seewhen.methods.base import Logits, Method, Parts, Preset
-from seewhen.methods.blocks import attention_of, feed_forward, input_norm, project_heads
 from seewhen.methods.parameters import Plausibility
-from seewhen.sequence import Prefill, Sequence, Step
 
 if TYPE_CHECKING:
-    from seewhen.backbone import Backbone
+    from seewhen.backbones.backbone import Backbone
 
 Mix = Literal["llava", "instructblip", "qwen-vl"]
 _MIXES = ("auto", "llava", "instructblip", "qwen-vl")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from seewhen.methods.opera import Opera
+    from seewhen.methods.opera_columns import OverTrust
     from seewhen.methods.opera_rows import Rows
 
 FAR = 999.0  # below every score that counts
@@ -63,7 +63,7 @@ class Choice:
 class Search:
     """The search for one prompt: what it has chosen, and which rows of the last pass its beams are."""
 
-    method: Opera
+    method: OverTrust
     settings: Settings
     prompt: int
     snapshot: Snapshot

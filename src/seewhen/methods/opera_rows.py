@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from seewhen.methods.opera import Watched, column_logs
-from seewhen.sequence import Sequence as Decoded
+from seewhen.decoding.sequence import Sequence as Decoded
+from seewhen.methods.opera_columns import Watched, column_logs
 
 if TYPE_CHECKING:
-    from seewhen.intervene import Session
+    from seewhen.decoding.session import Session
 
 _CPU_BYTES = 1 << 30
 

@@ -18,21 +18,21 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from seewhen.decoding.sequence import ATTRIBUTE, Sequence
 from seewhen.errors import UnsupportedMode
-from seewhen.methods.opera import Opera, Watch, Watched, strongest_column
 from seewhen.methods.opera_beams import FAR, Choice, Finished, Search, Settings, Snapshot
+from seewhen.methods.opera_columns import AttentionWatch, OverTrust, Watched, strongest_column
 from seewhen.methods.opera_rows import Rows, prompts_at_once
-from seewhen.sequence import ATTRIBUTE, Sequence
 
 if TYPE_CHECKING:
-    from seewhen.intervene import Session
+    from seewhen.decoding.session import Session
 
 
 @dataclass(frozen=True)
 class Searches:
     """All prompts of a batch, step by step."""
 
-    method: Opera
+    method: OverTrust
     settings: Settings
     prompts: Tensor  # (prompts, length), token ids
     processors: Any
@@ -166,7 +166,9 @@ class Searches:
         return torch.cat([prompts, torch.cat(tokens).to(prompts.device)], dim=1)
 
 
-def generate(method: Opera, watch: Watch, session: Session, stock: Any, *args: Any, **kwargs: Any) -> Any:
+def generate(
+    method: OverTrust, watch: AttentionWatch, session: Session, stock: Any, *args: Any, **kwargs: Any
+) -> Any:
     """`model.generate` with OPERA's search; everything but the loop itself is transformers' own."""
     model = session.backbone.model
     config = kwargs.get("generation_config") or model.generation_config
@@ -248,7 +250,12 @@ def _prefill(owner: Any, input_ids: Tensor, model_kwargs: dict[str, Any]) -> Any
 
 
 def _record(
-    session: Session, watch: Watch, owner: Any, input_ids: Tensor, tokens: Tensor, model_kwargs: dict[str, Any]
+    session: Session,
+    watch: AttentionWatch,
+    owner: Any,
+    input_ids: Tensor,
+    tokens: Tensor,
+    model_kwargs: dict[str, Any],
 ) -> None:
     """Run once more over the chosen tokens alone: a full trace is of them, not of all that was tried."""
     output = _prefill(owner, input_ids, {**model_kwargs, "past_key_values": None})

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from torch import Tensor
 
-from seewhen.branches import TextOnly
-from seewhen.contrast import check_contrast, log_prob_contrast
+from seewhen.decoding.branches import TextOnly
+from seewhen.decoding.method import Logits, Method, Parts, Preset
+from seewhen.decoding.tilted_attention import Relevance, Tilt
+from seewhen.equations.contrast import check_contrast, log_prob_contrast
 from seewhen.errors import InvalidMethod
-from seewhen.methods.base import Logits, Method, Parts, Preset
 from seewhen.methods.parameters import Plausibility
-from seewhen.tilting import Relevance, Tilt
 
 if TYPE_CHECKING:
-    from seewhen.backbone import Backbone
+    from seewhen.backbones.backbone import Backbone
 
 _PAPER = "values of the paper as reported by third parties; layers as in the released code"
 
@@ -48,8 +48,6 @@ class PAI(Method):
         "reference:defaults": Preset(
             {"alpha": 0.2, "gamma": 2.0, "reference_parity": True}, "released code, argument defaults"
         ),
-        "attention": Preset({"gamma": 1.0}, "the attention edit alone"),
-        "contrast": Preset({"alpha": 0.0}, "the text-only contrast alone"),
     }
 
     alpha: Annotated[float, "how much attention to every image token is raised: 0 leaves it as it is"] = 0.5

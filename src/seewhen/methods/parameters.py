@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from seewhen.tilting import QueryForm, RelevanceForm
+from seewhen.decoding.tilted_attention import QueryForm, RelevanceForm
 
 Plausibility = Annotated[
     float | None, "tokens less likely than this share of the likeliest are never chosen; none: no cut"

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from torch import Tensor
 
-from seewhen.contrast import cut
+from seewhen.decoding.method import Logits, Method, Parts
+from seewhen.equations.contrast import cut
 from seewhen.errors import InvalidMethod
-from seewhen.methods.base import Logits, Method, Parts
 
 if TYPE_CHECKING:
-    from seewhen.backbone import Backbone
+    from seewhen.backbones.backbone import Backbone
 
 
 @dataclass(frozen=True)

@@ -20,26 +20,26 @@ lets image tokens see ahead (Gemma 3, PaliGemma). All rows of a batch share the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList
 
-from seewhen import tilt
-from seewhen.attention import AttentionCall
-from seewhen.errors import InvalidInput, InvalidMethod, UnsupportedMode
-from seewhen.interventions import Intervention, pad_rows
-from seewhen.methods.base import Method, Parts, Preset
-from seewhen.methods.saliency_probe import Probe, plain_cache
-from seewhen.sequence import ATTRIBUTE, Prefill, Sequence, Step
+from seewhen.decoding.attention_call import AttentionCall
+from seewhen.decoding.judge import Judge
+from seewhen.decoding.method import Method, Parts, Preset
+from seewhen.decoding.prefill import Prefill, pad_rows
+from seewhen.decoding.sequence import Intervention, Sequence, Step
+from seewhen.equations import tilt
+from seewhen.errors import InvalidInput, InvalidMethod
+from seewhen.methods.saliency_probe import Probe
 
 if TYPE_CHECKING:
-    from seewhen.backbone import Backbone
-    from seewhen.intervene import Session
+    from seewhen.backbones.backbone import Backbone
+    from seewhen.decoding.aside import Aside
 
 
 # -- LocoRE ------------------------------------------------------------------------------------------------
@@ -110,8 +110,8 @@ class LocoRE(Method):
 
 
 @dataclass(frozen=True)
-class Prompt(Intervention):
-    """Remembers the prompt, and has the target layers run through our attention function."""
+class Probed(Intervention):
+    """Has the target layers run through our attention function; declares what is recorded of each token."""
 
     layers: tuple[int, ...]
 
@@ -119,48 +119,43 @@ class Prompt(Intervention):
         """The target layers; their output stays as it is."""
         return frozenset(self.layers)
 
-    def begin(self, sequence: Sequence, prefill: Prefill) -> Prefill:
-        """Keep the prompt; declare what is recorded of each token."""
+    def begin(self, sequence: Sequence, prefill: Prefill) -> None:
+        """Two numbers per token."""
         sequence.recorder.declare("saliency", (sequence.rows,))
         sequence.recorder.declare("draws", (sequence.rows,))
-        return prefill
 
 
-class _Chooser(LogitsProcessor):
-    """The last logits processor: draws, judges, and leaves the sampler one token to choose."""
+class _Rejects(Judge):
+    """Draws, judges, and leaves the sampler one token to choose."""
 
     def __init__(
-        self,
-        method: Saliency,
-        backbone: Backbone,
-        prompt: Prompt,
-        cache: Any,
-        generators: Many[torch.Generator] | None,
+        self, method: Saliency, aside: Aside, layers: tuple[int, ...], generators: Many[torch.Generator] | None
     ) -> None:
-        self.method, self.backbone, self.prompt, self.cache = method, backbone, prompt, cache
-        self.generators = generators
-        self.tokens: list[Tensor] = []
+        self.method, self.aside, self.layers, self.generators = method, aside, layers, generators
+        rows = aside.sequence.rows
+        if generators is not None and len(generators) != rows:
+            raise InvalidInput(f"saliency: {len(generators)} generators for {rows} rows.", "Give one per row.")
         self.history: list[Tensor] = []
-        self.past: Any = None  # the probes' own cache
+        self.fed: list[Tensor] = []  # tokens the probes have read, those of ended rows included
+        # The probes' own cache, from the prompt as the running one holds it. None where layers keep a state:
+        # their kernels for single tokens may have no gradient, so each probe reads everything.
+        with torch.inference_mode(False), torch.no_grad():
+            self.past = aside.copied(aside.prefill.embeds.shape[1] - 1)
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        method = self.method
-        scores = scores.float()
+    def scores(self, tokens: Many[list[int]], scores: Tensor) -> Tensor:
+        """All but one token at minus infinity."""
+        method, scores = self.method, scores.float()
         least = scores.topk(min(method.top_k, scores.shape[-1]), dim=-1).values[:, -1:]
         probs = torch.softmax(scores.masked_fill(scores < least, -torch.inf), dim=-1)
         order = draw_order(probs, min(method.draws, probs.shape[-1]), self.generators)
         token = order[:, 0] if method.reference_parity else self._accepted(probs, order)
-        self.tokens.append(token)
+        self.fed.append(token)
         return torch.full_like(scores, -torch.inf).scatter(1, token[:, None], 0.0)
 
     def _accepted(self, probs: Tensor, order: Tensor) -> Tensor:
-        sequence: Sequence = getattr(self.cache, ATTRIBUTE)
-        pairs = zip(sequence.interventions, sequence.memories, strict=True)
-        prefill = next(memory for intervention, memory in pairs if intervention is self.prompt)
-        tokens = torch.stack(self.tokens, dim=1) if self.tokens else order[:, :0]
-        if not self.tokens:
-            self.past = plain_cache(self.backbone, prefill)
-        probe = Probe(self.backbone, prefill, tokens, self.prompt.layers, self.past)
+        recorder = self.aside.sequence.recorder
+        tokens = torch.stack(self.fed, dim=1) if self.fed else order[:, :0]
+        probe = Probe(self.aside.sequence.backbone, self.aside.prefill, tokens, self.layers, self.past)
         threshold = torch.zeros(len(order), device=order.device)
         if self.history:
             recent = torch.stack(self.history[-self.method.history :])
@@ -179,8 +174,8 @@ class _Chooser(LogitsProcessor):
             if bool(accepted.all()):
                 break
         self.history.append(value)
-        sequence.recorder.write("saliency", value)
-        sequence.recorder.write("draws", draws)
+        recorder.write("saliency", value)
+        recorder.write("draws", draws)
         return token
 
 
@@ -216,6 +211,7 @@ class Saliency(Method):
     beams: ClassVar[bool] = False
     compiles: ClassVar[bool] = False  # it needs gradients
     samples_only: ClassVar[bool] = True
+    options: ClassVar[tuple[str, ...]] = ("generators",)
     presets: ClassVar[Mapping[str, Preset]] = _BETAS
 
     top_k: Annotated[int, "tokens to draw from"] = 5
@@ -251,32 +247,11 @@ class Saliency(Method):
         return layers
 
     def parts(self, backbone: Backbone) -> Parts:
-        """A decoding loop of its own around the model's, and LocoRE."""
-        prompt = Prompt(self.target_layers(backbone))
+        """A judge that rejects samples, and LocoRE."""
+        layers = self.target_layers(backbone)
         recent = (RecentOutputs(self.beta, self.window),) if self.beta else ()
 
-        def loop(session: Session, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            if kwargs.get("custom_generate") is not None:
-                raise UnsupportedMode("saliency brings its own custom_generate.", "Leave yours out.")
-            streamer, generators = kwargs.get("streamer"), kwargs.pop("generators", None)
+        def judge(aside: Aside) -> Judge:
+            return _Rejects(self, aside, layers, aside.options.get("generators"))
 
-            def decode(
-                model: Any,
-                input_ids: Tensor,
-                logits_processor: LogitsProcessorList,
-                stopping_criteria: Any,
-                generation_config: Any,
-                **options: Any,
-            ) -> Any:
-                options.setdefault("streamer", streamer)  # generate() does not hand it to custom loops
-                if generators is not None and len(generators) != len(input_ids):
-                    raise InvalidInput(
-                        f"saliency: {len(generators)} generators for {len(input_ids)} rows.", "Give one per row."
-                    )
-                chooser = _Chooser(self, backbone, prompt, options.get("past_key_values"), generators)
-                processors = LogitsProcessorList([*logits_processor, chooser])
-                return model._sample(input_ids, processors, stopping_criteria, generation_config, **options)
-
-            return stock(*args, custom_generate=decode, **kwargs)
-
-        return Parts(interventions=(prompt, *recent), loop=loop)
+        return Parts(interventions=(Probed(layers), *recent), judge=judge)

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from seewhen.attention import KEYWORD, AttentionCall
-from seewhen.sequence import Prefill
+from seewhen.decoding.attention_call import AttentionCall
+from seewhen.decoding.hosting import KEYWORD
+from seewhen.decoding.prefill import Prefill
 
 if TYPE_CHECKING:
-    from seewhen.backbone import Backbone
+    from seewhen.backbones.backbone import Backbone
 
 _SMALLEST = 1e-9
 
@@ -31,19 +30,11 @@ class _Watch:
     """
 
     def __init__(self, layers: tuple[int, ...]) -> None:
-        self.layers = layers
+        self.edited, self.masked = frozenset(layers), frozenset[int]()
         self.maps: list[Tensor] = []  # (rows, heads, columns) of each target layer
 
     def before_layer(self, layer: int, hidden: Tensor) -> None:
         """Nothing to see."""
-
-    def edit_mask(self, layer: int, mask: Tensor | None, queries: int, columns: int) -> Tensor | None:
-        """The mask stays."""
-        return mask
-
-    def edits(self, layer: int) -> bool:
-        """The target layers."""
-        return layer in self.layers
 
     def edit_attention(self, call: AttentionCall) -> Tensor:
         """The same output, its last row computed from a map that gradients can be taken of."""
@@ -59,7 +50,7 @@ class _Watch:
 
 
 class Probe:
-    """Saliency of candidates for the next token after `prefill` and the outputs `tokens` (rows, steps).
+    """Saliency of candidates for the next token after the prompt and the outputs `tokens` (rows, steps).
 
     `cache`, if given, holds all positions but the newest, and takes that one up.
     """
@@ -72,11 +63,8 @@ class Probe:
         # Tensors made in inference mode cannot be part of a graph; new ones made outside of it can.
         with torch.inference_mode(False), torch.no_grad():
             arguments = _arguments(backbone, prefill, tokens, 0 if cache is None else end - 1, end)
-            # The bare forward: the hooks on the decoder belong to the sequence that is being decoded.
-            output = backbone.decoder.forward(
-                **arguments, **{KEYWORD: watch}, past_key_values=cache, use_cache=cache is not None
-            )
-            logits = backbone.project(output[0][:, -1]).float()
+            hidden = backbone.read(**arguments | {KEYWORD: watch}, cache=cache)
+            logits = backbone.project(hidden[:, -1]).float()
             self.log_probs = torch.log_softmax(logits, dim=-1)
         for layer in () if cache is None else cache.layers:  # later passes must not go back into this one
             layer.keys, layer.values = layer.keys.detach(), layer.values.detach()
@@ -105,24 +93,8 @@ class Probe:
         return torch.where(count > 0, mean.mean(dim=0), 1.0)
 
 
-def plain_cache(backbone: Backbone, prefill: Prefill) -> Any:
-    """What `Probe` needs of the prompt: a cache of all its tokens but the last.
-
-    None where layers keep a state instead of columns: their kernels for single tokens may have no gradient,
-    so each probe runs over the whole sequence.
-    """
-    cache, length = DynamicCache(config=backbone.decoder.config), prefill.embeds.shape[1]
-    if not all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in cache.layers):
-        return None
-    with torch.inference_mode(False), torch.no_grad():
-        if length > 1:
-            arguments = _arguments(backbone, prefill, prefill.embeds.new_zeros(0), 0, length - 1)
-            backbone.decoder.forward(**arguments, past_key_values=cache, use_cache=True)
-    return cache
-
-
 def _arguments(backbone: Backbone, prefill: Prefill, tokens: Tensor, start: int, end: int) -> dict[str, Any]:
-    """The decoder's arguments for positions `start` to before `end` of the prompt with `tokens` after it."""
+    """What the decoder reads for positions `start` to before `end` of the prompt with `tokens` after it."""
     length, device, positions = prefill.embeds.shape[1], prefill.embeds.device, prefill.position_ids
     embeds, places = [prefill.embeds[:, start:end]], [positions[..., start:end]]
     if end > length:
@@ -132,9 +104,9 @@ def _arguments(backbone: Backbone, prefill: Prefill, tokens: Tensor, start: int,
         following = torch.arange(first + 1, end - length + 1, device=positions.device)
         places.append(positions[..., -1:] + following)
     arguments: dict[str, Any] = {
-        "inputs_embeds": torch.cat(embeds, dim=1),
-        "attention_mask": torch.nn.functional.pad(~prefill.padding, (0, end - length), value=True).long(),
-        "position_ids": torch.cat(places, dim=-1),
+        "embeds": torch.cat(embeds, dim=1),
+        "mask": torch.nn.functional.pad(~prefill.padding, (0, end - length), value=True).long(),
+        "positions": torch.cat(places, dim=-1),
     }
     visual = next((extra for extra in prefill.extras.values() if isinstance(extra, Tensor)), None)
     if visual is None or start >= length:

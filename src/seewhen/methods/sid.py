@@ -19,17 +19,18 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from seewhen.attention import AttentionCall
-from seewhen.branches import SamePrompt
-from seewhen.contrast import check_contrast, logit_contrast
+from seewhen.decoding.attention_call import AttentionCall
+from seewhen.decoding.branches import SamePrompt
+from seewhen.decoding.method import Logits, Method, Parts, Preset
+from seewhen.decoding.sequence import Intervention
+from seewhen.equations.contrast import check_contrast, logit_contrast
 from seewhen.errors import InvalidMethod, UnsupportedMode, UnsupportedModel
-from seewhen.interventions import Intervention
-from seewhen.methods.base import Logits, Method, Parts, Preset
 from seewhen.methods.parameters import Plausibility
 
 if TYPE_CHECKING:
-    from seewhen.backbone import Backbone
-    from seewhen.sequence import Prefill, Sequence, Step
+    from seewhen.backbones.backbone import Backbone
+    from seewhen.decoding.prefill import Prefill
+    from seewhen.decoding.sequence import Sequence, Step
 
 
 @dataclass(frozen=True)

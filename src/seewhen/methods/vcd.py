@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from seewhen.contrast import check_contrast, logit_contrast
+from seewhen.decoding.altered_images import AlteredImage
+from seewhen.decoding.method import Logits, Method, Parts, Preset
+from seewhen.equations.contrast import check_contrast, logit_contrast
 from seewhen.errors import InvalidMethod
-from seewhen.image_branches import AlteredImage
-from seewhen.methods.base import Logits, Method, Parts, Preset
 from seewhen.methods.parameters import Plausibility
 
 if TYPE_CHECKING:
-    from seewhen.backbone import Backbone
+    from seewhen.backbones.backbone import Backbone
 
 NOISE_STEPS = 1000
 _LARGEST_SEED = 2**62

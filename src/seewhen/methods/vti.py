@@ -25,7 +25,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from seewhen.calibrate import (
+from seewhen.backbones.blocks import mlp_of
+from seewhen.decoding.method import Parts, Preset
+from seewhen.decoding.sequence import CurrentStep, Intervention
+from seewhen.errors import InvalidInput, InvalidMethod
+from seewhen.methods.calibration import (
     Calibrated,
     Directions,
     outputs_of,
@@ -33,14 +37,10 @@ from seewhen.calibrate import (
     provenance,
     vision_layers,
 )
-from seewhen.errors import InvalidInput, InvalidMethod
-from seewhen.interventions import CurrentStep, Intervention
-from seewhen.methods.base import Parts, Preset
-from seewhen.methods.blocks import mlp_of
 
 if TYPE_CHECKING:
-    from seewhen.answering import Picture
-    from seewhen.backbone import Backbone
+    from seewhen.backbones.backbone import Backbone
+    from seewhen.backbones.prompts import Picture
 
 _README = "README of the released code (MMHal-Bench)"
 _SHARE = 0.1  # of the strength, in the formula
@@ -158,9 +158,9 @@ def calibrate(
     maskings. The released script fits the text direction with the visual one already at work:
     `image_strength=0.9` does that; the default fits both on the model as it is.
     """
-    from seewhen.answering import chat_prompt, model_inputs
-    from seewhen.backbone import Backbone
-    from seewhen.images import open_image
+    from seewhen.backbones.backbone import Backbone
+    from seewhen.backbones.pictures import open_image
+    from seewhen.backbones.prompts import chat_prompt, model_inputs
 
     if len(samples) < 2:
         raise InvalidInput(f"{len(samples)} samples are too few to fit directions.", "The paper uses 70.")

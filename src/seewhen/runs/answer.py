@@ -9,24 +9,17 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import LogitsProcessorList
 
-from seewhen.answering import chat_prompt, model_inputs
-from seewhen.attaching import attach
-from seewhen.backbone import Backbone
+from seewhen.asking.asker import Asker, Batch, Question
+from seewhen.backbones.loading import Loaded, load
+from seewhen.decoding.fast import Fast
+from seewhen.decoding.tilted_attention import Tilt
 from seewhen.errors import InvalidInput
-from seewhen.image_branches import AlteredImage
-from seewhen.loading import Loaded, load
-from seewhen.methods.base import Parts
-from seewhen.runs.controls import from_json
-from seewhen.runs.features import shared_features
+from seewhen.methods import method_from_json
 from seewhen.runs.noise import HashedNoise, Noise, OwnNoise, stream_seed
 from seewhen.runs.pictures import open_picture
-from seewhen.runs.prefix import PrefixHook, can_share, lay_out
 from seewhen.runs.work import Answer, Task
-from seewhen.speed import Fast
-from seewhen.tilting import Tilt
 
 
 class ModelAnswerer:
@@ -46,25 +39,14 @@ class ModelAnswerer:
         fast: Fast = "off",
         noise: Noise = "streams",
     ) -> None:
-        self._model, self._processor = _loaded(model, device, tuple(sorted((loading or {}).items())))
-        self._tokenizer = getattr(self._processor, "tokenizer", self._processor)
-        self._method = from_json(dict(method)).prepare(self._tokenizer)
-        eos = self._model.generation_config.eos_token_id
-        self._ends = frozenset([eos] if isinstance(eos, int) else eos or ())
-        backbone = Backbone.of(self._model)
-        parts = self._method.parts(backbone)
-        self._tilts = bool(parts.interventions) and all(isinstance(i, Tilt) for i in parts.interventions)
-        self._shares = _may_share(parts)
+        self._asker = Asker(loaded_once(model, device, tuple(sorted((loading or {}).items()))))
+        self._open = ExitStack()
+        self._attached = self._open.enter_context(self._asker.attached(method_from_json(method), fast=fast))
+        interventions = self._attached.handle.session.parts.interventions
+        self._tilts = bool(interventions) and all(isinstance(i, Tilt) for i in interventions)
+        self._judges = self._attached.handle.session.parts.judge is not None
         self._max_new_tokens, self._raw, self._temperature = max_new_tokens, raw_prompt, temperature
         self._noise = noise
-        self._open = ExitStack()
-        self._handle = self._open.enter_context(attach(self._model, self._method, fast=fast))
-        self._backbone, self._prefix = backbone, None
-        if self._shares and can_share(backbone):
-            # After the method's own hooks: these see the whole prompt, what follows reads only the rest.
-            looks = [i.relevance.source_layer for i in parts.interventions if isinstance(i, Tilt)]
-            self._prefix = PrefixHook(backbone, looks)
-            self._open.callback(self._prefix.remove)
 
     def close(self) -> None:
         """Takes the method off the model again."""
@@ -80,95 +62,71 @@ class ModelAnswerer:
             except InvalidInput as error:
                 broken[source] = str(error)
         good = [task for task in tasks if task.source in pictures]
-        together = [good] if self._method.batches else [[task] for task in good]
-        answered = iter([a for part in together if part for a in self._generate(part, pictures, seed)])
+        answered = iter(self._generate(good, pictures, seed) if good else ())
         return [
             Answer("", error=broken[task.source]) if task.source in broken else next(answered) for task in tasks
         ]
 
-    @torch.inference_mode()
     def _generate(self, tasks: Sequence[Task], pictures: Mapping[str, Any], seed: int | None) -> list[Answer]:
-        prompts = [self._prompt(task) for task in tasks]
-        inputs = model_inputs(self._model, self._processor, [[pictures[task.source]] for task in tasks], prompts)
-        inputs = self._share(inputs, [task.source for task in tasks])
-        # Some methods draw noise of their own; the batch is always cut the same way, so this repeats.
-        torch.manual_seed(stream_seed(seed or 0, tasks[0].id))
+        questions = [
+            Question(self._asker.prompt(task.prompt, raw=self._raw), (pictures[task.source],), task.id)
+            for task in tasks
+        ]
         with warnings.catch_warnings():
             # A gate may stay closed for one batch; whether it did for the whole run is in the result.
             warnings.filterwarnings("ignore", message=".*never fired", category=UserWarning)
-            output = self._model.generate(**inputs, **self._decoding(tasks, seed))
-        rows = [self._up_to_end(row) for row in _without_prompt(output, inputs["input_ids"]).tolist()]
-        fired = self._fired(rows)
+            batches = self._attached.answer(
+                questions, lambda part: self._decoding(part, seed), traced=self._tilts or self._judges
+            )
+        return [answer for batch in batches for answer in self._answers(batch)]
+
+    def _answers(self, batch: Batch) -> list[Answer]:
         return [
-            Answer(self._tokenizer.decode(row, skip_special_tokens=True).strip(), len(row), facts=facts)
-            for row, facts in zip(rows, fired, strict=True)
+            Answer(answer.text, len(answer.tokens), facts=self._facts(batch, row))
+            for row, answer in enumerate(batch.answers)
         ]
 
-    def _share(self, inputs: dict[str, Any], sources: Sequence[str]) -> dict[str, Any]:
-        """Computes what the questions about one image have in common only once, where that is exact."""
-        if self._shares:
-            inputs = shared_features(self._model, inputs, sources) or inputs
-        if self._prefix is not None:
-            found = lay_out(self._backbone, inputs, sources, self._tokenizer.pad_token_id)
-            self._prefix.expect(found[1] if found else None)
-            inputs = found[0] if found else inputs
-        return inputs
+    def _facts(self, batch: Batch, row: int) -> dict[str, float]:
+        """The share of an answer's tokens that were tilted; what was asked and taken back, and what that cost."""
+        facts: dict[str, float] = {}
+        if batch.trace is None:
+            return facts
+        if self._tilts:
+            facts["fired"] = round(batch.trace.fired_tokens()[row] / len(batch.answers[row].tokens), 4)
+        told = batch.trace.told[row] if row < len(batch.trace.told) else {}
+        if "taken_back" in told:
+            facts |= {"asked": told["asked"], "taken_back": len(told["taken_back"])}
+            facts["denied"] = sum(verdict["verdict"] == "denied" for verdict in told["verdicts"])
+            facts["steps_per_token"] = round(told["steps"] / max(told["tokens"], 1), 4)
+        return facts
 
-    def _up_to_end(self, tokens: list[int]) -> list[int]:
-        """Tokens up to and with the first that ends the answer; what follows is padding."""
-        last = next((i for i, token in enumerate(tokens) if token in self._ends), len(tokens) - 1)
-        return tokens[: last + 1]
-
-    def _fired(self, rows: Sequence[Sequence[int]]) -> list[dict[str, float]]:
-        """The share of each answer's tokens that were tilted, for methods that tilt."""
-        if not self._tilts:
-            return [{} for _ in rows]
-        fired = self._handle.trace.fired_tokens()
-        return [{"fired": round(n / len(row), 4)} for n, row in zip(fired, rows, strict=True)]
-
-    def _prompt(self, task: Task) -> str:
-        if not self._raw:
-            return chat_prompt(self._processor, task.prompt, 1)
-        return task.prompt.replace("<image>", str(getattr(self._processor, "image_token", "<image>")))
-
-    def _decoding(self, tasks: Sequence[Task], seed: int | None) -> dict[str, Any]:
-        options: dict[str, Any] = {
-            "max_new_tokens": self._max_new_tokens,
-            "pad_token_id": self._tokenizer.pad_token_id,
-        }
-        if self._method.beams_only:
+    def _decoding(self, asked: Sequence[Question], seed: int | None) -> dict[str, Any]:
+        # Some methods draw noise of their own; the batch is always cut the same way, so this repeats.
+        torch.manual_seed(stream_seed(seed or 0, asked[0].name))
+        method = self._attached.method
+        options: dict[str, Any] = {"max_new_tokens": self._max_new_tokens}
+        if method.beams_only:
             return options | {"num_beams": 5, "do_sample": False}
-        if self._method.samples_only:
+        if method.samples_only:
             # top_k=0: the library's default of 50 would cut silently.
             options |= {"do_sample": True, "temperature": self._temperature, "top_k": 0, "top_p": 1.0}
-            streams = [torch.Generator().manual_seed(stream_seed(seed or 0, task.id)) for task in tasks]
+            streams = [torch.Generator().manual_seed(stream_seed(seed or 0, each.name)) for each in asked]
             return options | {"generators": streams}
         options["do_sample"] = False
         if seed is not None:
-            seeds = [stream_seed(seed, task.id) for task in tasks]
+            seeds = [stream_seed(seed, each.name) for each in asked]
             noise: OwnNoise | HashedNoise
             if self._noise == "hash":
                 noise = HashedNoise(seeds, self._temperature)
             else:
-                noise = OwnNoise(seeds, self._temperature, self._ends)
+                noise = OwnNoise(seeds, self._temperature, self._asker.ends)
             options["logits_processor"] = LogitsProcessorList([noise])
         return options
 
 
-def _without_prompt(output: Tensor, prompt: Tensor) -> Tensor:
-    """The new tokens: most models return the prompt before them, some do not."""
-    length = prompt.shape[1]
-    return output[:, length:] if torch.equal(output[:, :length], prompt) else output
-
-
-def _may_share(parts: Parts) -> bool:
-    """Only where nothing looks at the pixels, acts inside the vision tower or on more than the newest row."""
-    tilts = all(type(intervention) is Tilt for intervention in parts.interventions)  # a subclass may do more
-    return tilts and parts.loop is None and not any(isinstance(b, AlteredImage) for b in parts.branches)
-
-
 @lru_cache(maxsize=1)  # a method and its controls run one after the other on one model
-def _loaded(model: str, device: str | None, loading: tuple[tuple[str, Any], ...]) -> Loaded:
+def loaded_once(model: str, device: str | None, loading: tuple[tuple[str, Any], ...]) -> Loaded:
+    """The model of `seewhen.load`, which the next one who asks gets too."""
     return load(model, device=device, **dict(loading))
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -28,6 +28,8 @@ from seewhen.runs.work import Answer, Careful, Job, Maker, Task, cut_jobs
 
 class Interrupted(SeewhenError):
     """The run was asked to stop; everything answered so far is on disk."""
+
+    exit_code = 130  # as of any program that Ctrl-C ends
 
 
 class WorkerFailed(SeewhenError):
@@ -68,8 +70,12 @@ def run(
     pool: Pool,
     result: Callable[[Sequence[Record]], Mapping[str, Any]],
     title: str = "run",
+    progress: Progress | None = None,
 ) -> Mapping[str, Any]:
-    """Answers whatever is missing, then scores: `result` turns the records of the plan into JSON."""
+    """Answers whatever is missing, then scores: `result` turns the records of the plan into JSON.
+
+    `progress` is that of several runs; without it this one has its own, called `title`.
+    """
     wanted = plan.keys()
     already = sum(key in store.done for key in wanted)
     missing = [
@@ -77,7 +83,10 @@ def run(
         for job in cut_jobs(plan.tasks, plan.seeds, plan.batch)
         if any((task.id, job.seed) not in store.done for task in job.tasks)
     ]
-    with stop_on_signals() as stop, Progress(title, len(wanted), already) as progress:
+    if progress is not None:
+        progress.skip(already)
+    own = Progress(title, len(wanted), already) if progress is None else nullcontext(progress)
+    with stop_on_signals() as stop, own as progress:
         for done in pool.run(missing, stop):
             new = [record for record in _records(done) if record.key not in store.done]
             store.append(new)
@@ -103,9 +112,9 @@ def run(
 
 def _records(done: Done) -> Iterator[Record]:
     for task, answer in zip(done.job.tasks, done.answers, strict=True):
-        # Half a surrogate pair cannot be written as UTF-8; a model that emits one gets a "?" there.
-        text = answer.text.encode("utf-8", "replace").decode("utf-8")
-        yield Record(task.id, done.job.seed, task.image, text, answer.tokens, answer.error, answer.facts)
+        # Half a surrogate pair, of a model or of a file's name, cannot be written as UTF-8: it becomes a "?".
+        text, error = (each.encode("utf-8", "replace").decode("utf-8") for each in (answer.text, answer.error))
+        yield Record(task.id, done.job.seed, task.image, text, answer.tokens, error, answer.facts)
 
 
 @contextmanager

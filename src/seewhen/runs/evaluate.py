@@ -10,31 +10,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seewhen.bench import prompts as styles
-from seewhen.bench.base import Benchmark, Sample
-from seewhen.bench.data import content_checksum, find_image
-from seewhen.bench.registry import SCENES
-from seewhen.bench.registry import check as check_benchmark
-from seewhen.bench.registry import load as load_benchmark
+from seewhen.backbones.hub import where_found
+from seewhen.backbones.loading import check_name, load_config, quantization_library, resolve
+from seewhen.benchmarks import SCENES, benchmark_class
+from seewhen.benchmarks import check as check_benchmark
+from seewhen.benchmarks import load as load_benchmark
+from seewhen.benchmarks.base import Benchmark, Sample, content_checksum
+from seewhen.benchmarks.prompts import Style, style_named
 from seewhen.errors import InvalidInput, UnsupportedMode
-from seewhen.loading import check_name, load_config, quantization_library, resolve
-from seewhen.reaching import where_found
+from seewhen.runs.cutting import write_cuts
 from seewhen.runs.engine import InProcess, Plan, Pool, Processes, run
 from seewhen.runs.pictures import scene_source
 from seewhen.runs.scoring import result_of, score_records, write_counts
 from seewhen.runs.store import Record, RunStore
 from seewhen.runs.versions import package_versions, processor_name
 from seewhen.runs.work import Maker, Task, image_order
+from seewhen.served.server import KEY
 
 if TYPE_CHECKING:
-    from seewhen.methods.base import Method
+    from seewhen.decoding.method import Method
 
-STYLES: Mapping[str, Mapping[str, styles.Style]] = {
-    "pope": styles.POPE_STYLES,
-    "chair": styles.CHAIR_STYLES,
-    "mme": styles.MME_STYLES,
-    "amber": styles.AMBER_STYLES,
-}
 _TOKENS_IF_UNSAID = 128
 
 
@@ -47,8 +42,8 @@ class Ask:
     split: str | None = None
     style: str | None = None
     parser: str | None = None
-    lemmatizer: str = "offline"
-    similarity: str = "related"
+    lemmatizer: str | None = None
+    similarity: str | None = None
     image_list: str | None = None
     images: str | None = None  # folder of the pictures; the data folder unless said
     scenes: int = 500
@@ -66,6 +61,9 @@ class Ask:
     adapter: str | None = None
     batch: int = 24
     fast: bool = False  # captured decoding where it applies
+    server: str | None = None  # an OpenAI-compatible server that has the model
+    key_from: str = KEY  # environment variable with its key
+    at_once: int = 16  # answers of a server
 
     def __post_init__(self) -> None:
         for name in ("scenes", "limit", "seeds", "max_new_tokens"):
@@ -79,10 +77,11 @@ class Ask:
         """Refuse what cannot be asked, before anything heavy is imported or read for it."""
         check_benchmark(self.benchmark, self.data, self.split)
         if self.style is not None:
-            styles.style_named(STYLES[self.benchmark], self.style)
+            style_named(benchmark_class(self.benchmark).styles, self.style)
         if self.images is not None and not Path(self.images).expanduser().is_dir():
             raise InvalidInput(f"There is no folder {self.images}.", "Name that of the pictures.")
-        check_name(self.model, self.revision)
+        if self.server is None:
+            check_name(self.model, self.revision)
 
     @property
     def sampled(self) -> bool:
@@ -96,7 +95,7 @@ class Ask:
             parser=self.parser,
             lemmatizer=self.lemmatizer,
             similarity=self.similarity,
-            images=self.image_list,
+            image_list=self.image_list,
             scenes=self.scenes,
         )
 
@@ -106,9 +105,9 @@ class Ask:
         given = {name: getattr(self, name) for name in names} | {"attn_implementation": self.attention}
         return {name: value for name, value in given.items() if value is not None}
 
-    def style_of(self, benchmark: Benchmark) -> tuple[str, styles.Style]:
+    def style_of(self, benchmark: Benchmark) -> tuple[str, Style]:
         name = self.style or benchmark.default_style
-        return name, styles.style_named(STYLES[benchmark.name], name)
+        return name, style_named(benchmark.styles, name)
 
     def tokens(self, benchmark: Benchmark) -> int:
         return self.max_new_tokens or self.style_of(benchmark)[1].max_new_tokens or _TOKENS_IF_UNSAID
@@ -151,14 +150,14 @@ class Machine:
 def make_tasks(ask: Ask, benchmark: Benchmark, samples: Sequence[Sample]) -> list[Task]:
     """Tasks in the order in which they run: those of one image together."""
     style, _ = ask.style_of(benchmark)
-    sources = _sources(ask, samples)
+    sources = _sources(ask, benchmark, samples)
     tasks = image_order(
         Task(sample.id, sample.image, sources[sample.id], benchmark.prompt(sample, style)) for sample in samples
     )
     return tasks[: ask.limit]
 
 
-def _sources(ask: Ask, samples: Sequence[Sample]) -> dict[str, str]:
+def _sources(ask: Ask, benchmark: Benchmark, samples: Sequence[Sample]) -> dict[str, str]:
     if ask.data == SCENES:
         return {sample.id: scene_source(sample.image) for sample in samples}
     folder = Path(ask.images or ask.data)
@@ -166,7 +165,7 @@ def _sources(ask: Ask, samples: Sequence[Sample]) -> dict[str, str]:
     first_error: InvalidInput | None = None
     for sample in {(s.image, s.split): s for s in samples}.values():
         try:
-            found[sample.image, sample.split] = str(_picture(folder, sample))
+            found[sample.image, sample.split] = str(benchmark.picture(sample, folder))
         except InvalidInput as error:
             first_error = first_error or error
     if not found and first_error:
@@ -178,22 +177,10 @@ def _sources(ask: Ask, samples: Sequence[Sample]) -> dict[str, str]:
     return {s.id: found.get((s.image, s.split), str(folder / s.image)) for s in samples}
 
 
-def _picture(folder: Path, sample: Sample) -> Path:
-    """Next to the other pictures, or (MME) in a folder named after the subtask."""
-    places = [
-        folder,
-        *(folder / name / sample.split for name in ("", "mme", "MME", "MME_Benchmark_release_version")),
-    ]
-    for place in places[1:]:
-        try:
-            return find_image(place, sample.image)
-        except InvalidInput:
-            continue
-    return find_image(folder, sample.image)
-
-
 def model_facts(ask: Ask, device: str) -> dict[str, Any]:
     """Which model exactly, and in which precision, without loading its weights."""
+    if ask.server is not None:
+        return {"name": ask.model, "server": ask.server, "dtype": "unknown", "device": "server"}
     path = Path(resolve(ask.model))
     facts: dict[str, Any] = {"name": ask.model}
     config = load_config(ask.model, revision=ask.revision)
@@ -262,7 +249,7 @@ def configuration(
     ask: Ask, benchmark: Benchmark, samples: Sequence[Sample], model: Mapping[str, Any], method: Method
 ) -> dict[str, Any]:
     """What must stay the same for two answers to belong to one run."""
-    from seewhen.runs.controls import label
+    from seewhen.methods.grammar import label
 
     style, _ = ask.style_of(benchmark)
     prompts = "\n".join(benchmark.prompt(sample, style) for sample in samples)
@@ -314,7 +301,7 @@ def run_name(config: Mapping[str, Any]) -> str:
         benchmark["name"],
         (benchmark["split"] or "all").replace(",", "-"),
         Path(str(model["name"])).name,
-        config["method"]["label"],
+        config["method"]["label"][:80],
         config["decoding"]["mode"],
         whole,
     ]
@@ -344,29 +331,53 @@ def evaluate(
     tasks = make_tasks(ask, benchmark, samples)
     config = configuration(ask, benchmark, samples, model, method)
     path = directory or out / run_name(config)
-    options = {
-        "model": ask.model,
-        "method": method.to_json(),
-        "max_new_tokens": ask.tokens(benchmark),
-        "raw_prompt": ask.style_of(benchmark)[1].wrapper is not None,
-        "temperature": ask.temperature,
-        "noise": ask.noise,
-        "loading": ask.loading(),
-        "fast": "auto" if ask.fast else "off",
-    }
     seeds = tuple(range(ask.seeds or 1))
 
     def result(records: Sequence[Record]) -> Mapping[str, Any]:
         scored = score_records(benchmark, records, seeds)
         write_counts(path, scored)
-        return result_of(benchmark, scored, records)
+        if config["method"]["label"] == "regular":
+            write_cuts(path, benchmark, records, seeds)
+        found = result_of(benchmark, scored, records)
+        if ask.server is None:
+            return found
+        from seewhen.runs.served import total
 
-    pool = machine.pool(Maker("seewhen.runs.answer:build", options), ask.sampled)
+        return {**found, "cost": total(records)}
+
+    pool, batch = pool_of(ask, benchmark, method, machine)
     with RunStore.open(path, config, environment(ask, machine)) as store:
         if retry_failed:
             store.forget_failures()
         title = f"{benchmark.name} {config['method']['label']} {config['decoding']['mode']}"
-        return path, run(store, Plan(tasks, seeds, ask.batch), pool, result, title)
+        return path, run(store, Plan(tasks, seeds, batch), pool, result, title)
+
+
+def pool_of(ask: Ask, benchmark: Benchmark, method: Method, machine: Machine) -> tuple[Pool, int]:
+    """Who answers, and how many tasks go together. A server batches by itself: each task goes alone."""
+    raw = ask.style_of(benchmark)[1].wrapper is not None
+    options = {
+        "model": ask.model,
+        "method": method.to_json(),
+        "max_new_tokens": ask.tokens(benchmark),
+        "temperature": ask.temperature,
+    }
+    if ask.server is not None:
+        if raw:
+            raise UnsupportedMode("This prompt style writes the whole prompt, which a server does itself.")
+        from seewhen.runs.served import Threads
+        from seewhen.served.remote import check_served
+
+        check_served(method)
+        options |= {"server": ask.server, "key_from": ask.key_from}
+        return Threads(Maker("seewhen.runs.served:build", options), ask.sampled, ask.at_once), 1
+    options |= {
+        "raw_prompt": raw,
+        "noise": ask.noise,
+        "loading": ask.loading(),
+        "fast": "auto" if ask.fast else "off",
+    }
+    return machine.pool(Maker("seewhen.runs.answer:build", options), ask.sampled), ask.batch
 
 
 def check_mode(ask: Ask, method: Method) -> None:
@@ -375,23 +386,3 @@ def check_mode(ask: Ask, method: Method) -> None:
         raise UnsupportedMode(f"{method.name} only samples.", "Give it --seeds.")
     if method.beams_only and ask.sampled:
         raise UnsupportedMode(f"{method.name} is a beam search and does not sample.", "Leave --seeds out.")
-
-
-def check_method(ask: Ask, method: Method, backbone: Any) -> None:
-    """Raises where the method cannot run like this, before a directory is made for it."""
-    from seewhen.intervene import Session
-
-    check_mode(ask, method)
-    Session(backbone, method)
-
-
-def light_backbone(ask: Ask) -> Any:
-    """The backbone of a model without its weights: enough to take a method apart."""
-    import torch
-    from transformers import AutoModelForImageTextToText
-
-    from seewhen.backbone import Backbone
-
-    config = load_config(ask.model, revision=ask.revision)
-    with torch.device("meta"):
-        return Backbone.of(AutoModelForImageTextToText.from_config(config))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from seewhen.backbones.pictures import open_image
 from seewhen.errors import InvalidInput
-from seewhen.images import open_image
 
 SCENE = "scene:"
 
@@ -18,7 +18,7 @@ def scene_source(image: str) -> str:
 
 
 def open_picture(source: str) -> Image.Image:
-    """The image as RGB; an InvalidInput says why it cannot be had."""
+    """The image as RGB; an InvalidInput says why it cannot be opened."""
     if not source.startswith(SCENE):
         return open_image(source)
     from seewhen.scenes import render, sample

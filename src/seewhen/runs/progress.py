@@ -55,6 +55,11 @@ class Progress:
         elif self._done > self._already:
             self._line()
 
+    def skip(self, samples: int) -> None:
+        """More that was done before."""
+        self._already += samples
+        self._done += samples
+
     def advance(self, samples: int) -> None:
         self._done += samples
         if self._bar:

@@ -9,28 +9,25 @@ find a winner by luck.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
+from seewhen.benchmarks import benchmark_class
+from seewhen.benchmarks.base import Benchmark, Metric
+from seewhen.decoding.method import name_in
 from seewhen.errors import InvalidInput
+from seewhen.methods.grammar import label_of
 from seewhen.runs import stats
+from seewhen.runs.cutting import Control, control, read_cuts
 from seewhen.runs.published import Cell, find
-from seewhen.runs.scoring import Scored, comparable, metrics_of, read_counts, summariser, wins_and_losses
-from seewhen.runs.store import Run, config_differences, read_run
+from seewhen.runs.scoring import Scored, check_counts, comparable, metrics_of, read_counts, wins_and_losses
+from seewhen.runs.store import Run, check_run, config_differences, read_run
 
 BASELINES = ("regular", "min-p")
 LEVEL = 0.05
-
-
-@dataclass(frozen=True)
-class Metric:
-    """How a metric is shown: `better` is +1 where more is better, -1 where less is, 0 where neither."""
-
-    name: str
-    title: str
-    better: int
-    unit: str = "points"
+SWAPS_NEAR_THE_LINE = 100_000
 
 
 @dataclass(frozen=True)
@@ -89,61 +86,32 @@ class Group:
     """Runs that differ only in the method."""
 
     title: str
-    benchmark: str
+    benchmark: type[Benchmark]
     facts: Mapping[str, Any]
     metrics: tuple[Metric, ...]
     detail: tuple[Metric, ...]  # the same by split or subtask
     lines: tuple[Line, ...]
     published: Mapping[tuple[str, str], Cell]  # (label, metric) -> the paper's figure for this very setting
+    shorter: Control | None = None  # CHAIR: regular captions cut off, and the methods beside them
+    page: str = ""  # of its answers, next to the report
+
+    def link(self, label: str, part: str = "") -> str:
+        """Where the answers behind a number are; empty if there is no page of them."""
+        return f"{self.page}#{urlencode({'run': label, **({'part': part} if part else {})})}" if self.page else ""
 
     def line(self, label: str) -> Line | None:
         return next((line for line in self.lines if line.label == label), None)
 
 
-_METRICS: dict[str, tuple[Metric, ...]] = {
-    "pope": (
-        Metric("accuracy", "Accuracy", 1),
-        Metric("f1", "F1", 1),
-        Metric("precision", "Precision", 1),
-        Metric("recall", "Recall", 1),
-        Metric("yes_ratio", "Yes ratio", 0),
-        Metric("other_rate", "Neither", -1),
-    ),
-    "chair": (
-        Metric("chair_s", "CHAIR_S", -1),
-        Metric("chair_i", "CHAIR_I", -1),
-        Metric("recall", "Recall", 1),
-        Metric("precision", "Precision", 1),
-        Metric("f1", "F1", 1),
-        Metric("length", "Length", 0, "tokens"),
-    ),
-    "mme": (
-        Metric("hallucination", "Hallucination (800)", 1),
-        Metric("perception", "Perception (2000)", 1),
-        Metric("cognition", "Cognition (800)", 1),
-    ),
-    "amber": (
-        Metric("amber", "AMBER", 1),
-        Metric("chair", "CHAIR", -1),
-        Metric("cover", "Cover", 1),
-        Metric("hal", "Hal", -1),
-        Metric("cog", "Cog", -1),
-        Metric("accuracy", "Accuracy", 1),
-        Metric("f1", "F1", 1),
-    ),
-}
-_DETAIL = {"pope": ("accuracy", "f1"), "mme": ("score",), "amber": ("accuracy", "f1")}
-
-
 def primary_metric(benchmark: str, metrics: Mapping[str, Any], name: str | None = None) -> Metric:
     """The metric a benchmark is judged by (the first it has), or the one named."""
+    kind = benchmark_class(benchmark)
     if name is None:
-        known = [metric for metric in _METRICS[benchmark] if metric.name in metrics]
-        return known[0] if known else Metric(next(iter(metrics)), next(iter(metrics)), 1)
+        name = next((metric.name for metric in kind.metrics if metric.name in metrics), next(iter(metrics)))
     if name not in metrics:
         raise InvalidInput(f"{benchmark} has no metric {name!r} here.", f"Use one of {', '.join(metrics)}.")
-    inner = name.rpartition("/")[2]
-    return Metric(name, _title(benchmark, inner), _direction(benchmark, inner) or 1)
+    found = kind.metric(name)
+    return found if found.better else replace(found, better=1)
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
@@ -153,7 +121,7 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     for path in paths:
         inner = sorted(p.parent for p in path.glob("*/manifest.json")) if path.is_dir() else []
         for each in [path] if (path / "manifest.json").exists() or not inner else inner:
-            run = read_run(each)
+            run = check_run(read_run(each))
             if run.result is None:
                 unfinished.append(each)
             else:
@@ -195,17 +163,18 @@ def _place(run: Run) -> tuple[str, str, bool, int]:
 
 def _group(runs: Sequence[Run]) -> Group:
     config = runs[0].config
-    benchmark = config["benchmark"]["name"]
+    benchmark = benchmark_class(config["benchmark"]["name"])
     labels = _labels(runs)
     order = sorted(range(len(runs)), key=lambda i: (_rank(labels[i]), labels[i]))
     scored = {labels[i]: read_counts(runs[i].path) for i in order}
-    names = list((runs[0].result or {})["metrics"])
-    metrics = tuple(m for m in _METRICS[benchmark] if m.name in names)
+    results = [(run.result or {})["metrics"] for run in runs]
+    names = [name for name in results[0] if all(name in metrics for metrics in results)]
+    metrics = tuple(m for m in benchmark.metrics if m.name in names)
     detail = tuple(
-        Metric(name, f"{group} {_title(benchmark, inner)}", _direction(benchmark, inner))
+        benchmark.metric(name)
         for name in names
-        for group, _, inner in [name.rpartition("/")]
-        if group and inner in _DETAIL.get(benchmark, ())
+        for part, _, inner in [name.rpartition("/")]
+        if part and inner in benchmark.by_part
     )
     # Greedy decoding takes the likeliest token, which the cut never removes: min-p is regular there.
     baselines = BASELINES if config["decoding"]["mode"] == "sample" else BASELINES[:1]
@@ -221,9 +190,10 @@ def _group(runs: Sequence[Run]) -> Group:
         )
         for i in order
     )
-    warmth = config["decoding"].get("temperature")
+    cuts = read_cuts(runs[labels.index("regular")].path) if "regular" in labels else {}
+    temperature = config["decoding"].get("temperature")
     facts = {
-        "benchmark": benchmark,
+        "benchmark": benchmark.name,
         "data": config["benchmark"]["data"],
         "split": config["benchmark"]["split"] or "all",
         "prompt": config["benchmark"]["style"],
@@ -231,30 +201,31 @@ def _group(runs: Sequence[Run]) -> Group:
         "model": Path(str(config["model"]["name"])).name,
         "precision": config["model"]["dtype"],
         "decoding": config["decoding"]["mode"],
-        **({"temperature": warmth} if warmth not in (None, 1.0) else {}),
+        **({"temperature": temperature} if temperature not in (None, 1.0) else {}),
         "max new tokens": config["decoding"]["max_new_tokens"],
         "samples": (runs[0].result or {})["samples"],
         "images": (runs[0].result or {})["images"],
         "seeds": (runs[0].result or {})["seeds"],
     }
     return Group(
-        title=_group_title(facts),
+        title=_group_title(benchmark, facts),
         benchmark=benchmark,
         facts=facts,
         metrics=metrics,
         detail=detail,
         lines=lines,
-        published=_published(config, labels, (*metrics, *detail)),
+        published=_published(benchmark, runs, labels, (*metrics, *detail)),
+        shorter=control(scored, cuts, metrics_of(benchmark.summarise)),
     )
 
 
-def _group_title(facts: Mapping[str, Any]) -> str:
-    warmth = f" at temperature {facts['temperature']:.2g}" if "temperature" in facts else ""
-    decoding = "greedy" if facts["decoding"] == "greedy" else f"sampled{warmth}, {_count(facts['seeds'], 'seed')}"
+def _group_title(benchmark: type[Benchmark], facts: Mapping[str, Any]) -> str:
+    temperature = f" at temperature {facts['temperature']:.2g}" if "temperature" in facts else ""
+    sampled = f"sampled{temperature}, {_count(facts['seeds'], 'seed')}"
+    decoding = "greedy" if facts["decoding"] == "greedy" else sampled
     images = _count(facts["images"], "image")
     where = "scenes" if facts["data"] == "scenes" else "files"
-    # CHAIR falls mechanically with the length allowed, so its groups are told apart by it.
-    tokens = f", {facts['max new tokens']} tokens" if facts["benchmark"] in ("chair", "amber") else ""
+    tokens = f", {facts['max new tokens']} tokens" if benchmark.length_counts else ""
     name = f"{str(facts['benchmark']).upper()} {facts['split']}"
     return f"{name} ({where}, {images}), {facts['model']}, {decoding}{tokens}"
 
@@ -268,44 +239,23 @@ def _rank(label: str) -> int:
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """Method labels, made different by the parameters that differ where one method ran twice."""
-    plain = [run.config["method"]["label"] for run in runs]
-    labels = []
-    for label, run in zip(plain, runs, strict=True):
-        if plain.count(label) > 1:
-            label += f" ({_what_differs(run, [r for r, p in zip(runs, plain, strict=True) if p == label])})"
-        labels.append(label)
-    if len(set(labels)) < len(labels):
-        twice = next(label for label in labels if labels.count(label) > 1)
+    labels = [label_of(run.config["method"]) for run in runs]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
         raise InvalidInput(f"The run of {twice} is given twice.", "Leave one of the directories out.")
     return labels
 
 
-def _what_differs(run: Run, others: Sequence[Run]) -> str:
-    """The preset nearest to the run's parameters and what departs from it; failing that, what differs."""
-    from seewhen.runs.controls import nearest_preset
-    from seewhen.runs.store import flatten
-
-    named = nearest_preset(run.config["method"])
-    if named:
-        return named
-    mine = dict(flatten(run.config["method"].get("parameters", {})))
-    theirs = [dict(flatten(other.config["method"].get("parameters", {}))) for other in others]
-    changed = [name for name in mine if any(other.get(name) != mine[name] for other in theirs)]
-    shown = ", ".join(f"{name.rpartition('.')[2]} {mine[name]}" for name in changed[:3])
-    return shown or str(run.config["method"]["fingerprint"])[:6]
-
-
-def _title(benchmark: str, name: str) -> str:
-    return next((m.title for m in _METRICS[benchmark] if m.name == name), name)
-
-
-def _direction(benchmark: str, name: str) -> int:
-    return next((m.better for m in _METRICS[benchmark] if m.name == name), 1)
+def _paper_row(config: Mapping[str, Any]) -> str:
+    """The method without its parameters, as rows of the paper's tables are named: cai, cai:attention."""
+    return name_in(config["method"])
 
 
 def _compare(
-    benchmark: str, scored: Mapping[str, Scored], baselines: Sequence[str], metrics: Sequence[Metric]
+    benchmark: type[Benchmark],
+    scored: Mapping[str, Scored],
+    baselines: Sequence[str],
+    metrics: Sequence[Metric],
 ) -> dict[str, list[Comparison]]:
     """All comparisons, corrected metric by metric."""
     pairs = [
@@ -315,12 +265,18 @@ def _compare(
         for label in scored
         if _rank(label) > _rank(baseline)
     ]
-    summary = metrics_of(summariser(benchmark))
+    summary = metrics_of(benchmark.summarise)
+    check_counts(scored, summary, [metric.name for metric in metrics])
     found: dict[str, list[Comparison]] = {}
     raw = []
     for label, baseline in pairs:
         a, b, left_out = comparable(scored[label], scored[baseline])
         raw.append((label, baseline, left_out, stats.differences(a, b, summary)))
+    for place in _near_the_line([differences for *_, differences in raw], metrics):
+        label, baseline, left_out, differences = raw[place]
+        a, b, _ = comparable(scored[label], scored[baseline])
+        again = stats.swap_test(a, b, summary, SWAPS_NEAR_THE_LINE)
+        raw[place] = label, baseline, left_out, {n: replace(d, p=again[n]) for n, d in differences.items()}
     for metric in metrics:
         adjusted = stats.holm([differences[metric.name].p for *_, differences in raw])
         for (label, baseline, left_out, differences), p in zip(raw, adjusted, strict=True):
@@ -328,6 +284,15 @@ def _compare(
                 Comparison(baseline, metric, differences[metric.name], p, len(pairs), left_out)
             )
     return found
+
+
+def _near_the_line(tested: Sequence[Mapping[str, stats.Difference]], metrics: Sequence[Metric]) -> list[int]:
+    """Comparisons whose corrected p-value is so near to LEVEL that chance in drawing the swaps could decide."""
+    near: set[int] = set()
+    for metric in metrics:
+        adjusted = stats.holm([differences[metric.name].p for differences in tested])
+        near |= {place for place, p in enumerate(adjusted) if LEVEL / 2 < p < 2 * LEVEL}
+    return sorted(near)
 
 
 def _questions(label: str, scored: Mapping[str, Scored]) -> tuple[str, int, int, float] | None:
@@ -351,31 +316,21 @@ def paper_model(name: str) -> str | None:
 
 
 def _published(
-    config: Mapping[str, Any], labels: Sequence[str], metrics: Sequence[Metric]
+    benchmark: type[Benchmark], runs: Sequence[Run], labels: Sequence[str], metrics: Sequence[Metric]
 ) -> dict[tuple[str, str], Cell]:
     """The paper's figures for the same model, benchmark and setting, where there are any."""
+    config = runs[0].config
     model = paper_model(str(config["model"]["name"]))
     if model is None or config["benchmark"]["data"] == "scenes":
         return {}
+    split, length = str(config["benchmark"]["split"] or ""), int(config["decoding"]["max_new_tokens"])
     found = {}
-    for label in labels:
-        for metric in metrics:
-            cells = _cells(config, model, label, metric.name)
+    for metric in metrics:
+        where = benchmark.published(metric.name, split, length)
+        if where is None:
+            continue
+        for label, run in zip(labels, runs, strict=True):
+            cells = find(benchmark=benchmark.name, model=model, method=_paper_row(run.config), **where)
             if cells:
                 found[label, metric.name] = cells[0]
     return found
-
-
-def _cells(config: Mapping[str, Any], model: str, label: str, metric: str) -> tuple[Cell, ...]:
-    benchmark = config["benchmark"]["name"]
-    common = {"benchmark": benchmark, "model": model, "method": label}
-    group, _, inner = metric.rpartition("/")
-    if benchmark == "pope":
-        split = group or str(config["benchmark"]["split"] or "")
-        dataset, _, kind = split.partition("-")
-        return find(**common, dataset=dataset, split=kind, metric=inner)
-    if benchmark == "chair":
-        return find(**common, metric=metric, max_new_tokens=config["decoding"]["max_new_tokens"])
-    if benchmark == "mme":
-        return find(**common, metric="score" if metric == "hallucination" else group)
-    return ()

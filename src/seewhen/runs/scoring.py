@@ -14,9 +14,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from seewhen.bench.base import Benchmark, Row, Sum
+from seewhen.benchmarks.base import Benchmark, Row
+from seewhen.benchmarks.sums import Sum
 from seewhen.errors import InvalidInput
-from seewhen.runs import stats
+from seewhen.reading import check_form, expecting, read_json
+from seewhen.runs import forms, stats
 from seewhen.runs.stats import Array, Metrics, Tally
 from seewhen.runs.store import Record, write_atomic
 
@@ -78,21 +80,6 @@ def metrics_of(summarise: Summarise) -> Metrics:
     return metrics
 
 
-def summariser(benchmark: str) -> Summarise:
-    """How a benchmark of that name turns sums into metrics; needs none of its data."""
-    from seewhen.bench.amber import Amber
-    from seewhen.bench.chair import Chair
-    from seewhen.bench.mme import Mme
-    from seewhen.bench.pope import Pope
-
-    known: dict[str, type] = {"pope": Pope, "chair": Chair, "mme": Mme, "amber": Amber}
-    if benchmark not in known:
-        raise InvalidInput(f"There is no benchmark {benchmark!r}.", f"Known are {', '.join(known)}.")
-    kind = known[benchmark]
-    # `summarise` is a function of the sums alone: an instance without questions will do.
-    return cast(Summarise, object.__new__(kind).summarise)
-
-
 def result_of(benchmark: Benchmark, scored: Scored, records: Sequence[Record]) -> dict[str, Any]:
     """The content of result.json. Depends on the records alone, so it repeats exactly."""
     found = stats.intervals(scored.tally, metrics_of(benchmark.summarise))
@@ -132,35 +119,57 @@ def _short(value: Any) -> Any:
 
 def write_counts(path: Path, scored: Scored) -> None:
     """Writes counts.json: whole numbers, compact."""
-    groups: dict[str, dict[str, list[list[int]]]] = {}
-    for key, array in scored.tally.counts.items():
-        group, name = cast(CountKey, key)
-        groups.setdefault(group, {})[name] = array.astype(int).tolist()
     plain = {
         "format": 1,
         "images": scored.tally.images,
-        "counts": groups,
+        "counts": plain_counts(scored.tally),
         "right": {sample: list(outcomes) for sample, outcomes in scored.right.items()},
         "cluster": dict(scored.cluster),
     }
     write_atomic(path / COUNTS, json.dumps(plain, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
-def read_counts(path: Path) -> Scored:
-    """The inverse of `write_counts`."""
-    try:
-        plain = json.loads((path / COUNTS).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InvalidInput(
-            f"{path} is not finished: it has no {COUNTS}.", "Run its `seewhen eval` command again to go on."
-        ) from None
-    counts: dict[Any, Array] = {
+def plain_counts(tally: Tally) -> dict[str, dict[str, list[list[int]]]]:
+    """Counts by group and name, for JSON."""
+    groups: dict[str, dict[str, list[list[int]]]] = {}
+    for key, array in tally.counts.items():
+        group, name = cast(CountKey, key)
+        groups.setdefault(group, {})[name] = array.astype(int).tolist()
+    return groups
+
+
+def counts_from(plain: Mapping[str, Mapping[str, Any]]) -> dict[Any, Array]:
+    """The inverse of `plain_counts`."""
+    return {
         (group, name): np.asarray(values, dtype=np.float64)
-        for group, names in plain["counts"].items()
+        for group, names in plain.items()
         for name, values in names.items()
     }
-    right = {sample: tuple(outcomes) for sample, outcomes in plain["right"].items()}
-    return Scored(Tally(tuple(plain["images"]), counts), right, plain["cluster"])
+
+
+def read_counts(path: Path) -> Scored:
+    """The inverse of `write_counts`."""
+    again = "Run its `seewhen eval` command again to go on."
+    if not (path / COUNTS).exists():
+        raise InvalidInput(f"{path} is not finished: it has no {COUNTS}.", again)
+    plain = read_json(path / COUNTS)
+    check_form(forms.Counts, plain, path / COUNTS, again)
+    with expecting(path / COUNTS, again):  # rows of different lengths
+        counts = counts_from(plain["counts"])
+    images, cluster = tuple(plain["images"]), plain["cluster"]
+    if not cluster.keys() >= plain["right"].keys() or not set(images) >= set(cluster.values()):
+        raise InvalidInput(f"{path / COUNTS} counts samples of images that it does not name.", again)
+    return Scored(Tally(images, counts), {k: tuple(v) for k, v in plain["right"].items()}, cluster)
+
+
+def check_counts(scored: Mapping[str, Scored], summary: Metrics, metrics: Sequence[str]) -> None:
+    """Refuse counts that do not give the metrics of the result beside them, or not those of the other runs."""
+    names = {frozenset(each.tally.counts) for each in scored.values()}
+    for label, each in scored.items():
+        with expecting(f"{COUNTS} of {label}", "Run `seewhen eval` again to score anew."):
+            given = summary({key: array.sum(axis=0) for key, array in each.tally.counts.items()})
+            if len(names) > 1 or not given.keys() >= set(metrics):
+                raise LookupError("it belongs to another result")
 
 
 def comparable(a: Scored, b: Scored) -> tuple[Tally, Tally, int]:

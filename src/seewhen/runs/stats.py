@@ -89,16 +89,6 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class McNemar:
-    """Paired yes/no outcomes: `wins` right only in a, `losses` right only in b, and the p-values."""
-
-    wins: int
-    losses: int
-    exact: float
-    mid_p: float
-
-
-@dataclass(frozen=True)
 class ClusteredMcNemar:
     """McNemar's question when pairs come in groups: z of the summed net wins per image."""
 
@@ -203,7 +193,7 @@ def intervals(
 
 
 def pair(a: Tally, b: Tally) -> tuple[Tally, Tally]:
-    """Both tallies on the images they share, with the same number of seeds.
+    """Both tallies on the images and counts they share, with the same number of seeds.
 
     One seed against several (greedy against sampled) repeats the one; otherwise the common seeds count.
     """
@@ -214,12 +204,13 @@ def pair(a: Tally, b: Tally) -> tuple[Tally, Tally]:
     a, b = a.only(common), b.only(common)
     seeds = min(a.seeds, b.seeds) if min(a.seeds, b.seeds) > 1 else max(a.seeds, b.seeds)
 
+    names = [name for name in a.counts if name in b.counts]  # a later version may count more
+
     def fit(t: Tally) -> Tally:
-        cut = {
-            name: np.repeat(array, seeds, axis=1) if t.seeds == 1 else array[:, :seeds]
-            for name, array in t.counts.items()
-        }
-        return Tally(t.images, cut)
+        arrays = {name: t.counts[name] for name in names}
+        return Tally(
+            t.images, {n: np.repeat(x, seeds, axis=1) if t.seeds == 1 else x[:, :seeds] for n, x in arrays.items()}
+        )
 
     return fit(a), fit(b)
 
@@ -240,10 +231,8 @@ def differences(
     The p-value swaps the two methods on random images and asks how often the difference is as large as
     the one seen; for yes/no outcomes with one question per image this is McNemar's test.
     """
-    a, b = pair(a, b)
-    names, first = _stack(a)
-    second = _stack(Tally(b.images, {name: b.counts[name] for name in names}))[1]
-    both = np.stack([first, second])
+    names, both = _paired(a, b)
+    first, second = both
     totals = both.sum(axis=1)
     titles, at = _evaluate(totals, names, metrics)
     values = (at[0] - at[1]).mean(axis=0)
@@ -255,8 +244,24 @@ def differences(
     for k, title in enumerate(titles):
         gap, jack = drawn[:, 0, k] - drawn[:, 1, k], left_out[0, :, k] - left_out[1, :, k]
         low, high = _bounds(float(values[k]), gap, jack, level)
-        found[title] = Difference(float(values[k]), low, high, level, float(p_values[k]), len(a.images), changed)
+        found[title] = Difference(float(values[k]), low, high, level, float(p_values[k]), both.shape[1], changed)
     return found
+
+
+def swap_test(a: Tally, b: Tally, metrics: Metrics, permutations: int, seed: int = 0) -> dict[str, float]:
+    """The p-values of `differences` alone, from as many swaps as wanted."""
+    names, both = _paired(a, b)
+    titles, at = _evaluate(both.sum(axis=1), names, metrics)
+    values = (at[0] - at[1]).mean(axis=0)
+    found = _swap_test(both[0], both[1], names, metrics, values, permutations, seed + 1)
+    return dict(zip(titles, found.tolist(), strict=True))
+
+
+def _paired(a: Tally, b: Tally) -> tuple[tuple[Key, ...], Array]:
+    """Names of the counts and both tallies on what they share, as one array (arm, image, seed, name)."""
+    a, b = pair(a, b)
+    names, first = _stack(a)
+    return names, np.stack([first, _stack(b)[1]])
 
 
 def _swap_test(
@@ -278,27 +283,6 @@ def _swap_test(
         gap = _evaluate(in_a + shift, names, metrics)[1] - _evaluate(in_b - shift, names, metrics)[1]
         extreme += np.sum(np.abs(gap.mean(axis=-2)) >= threshold, axis=0)
     return np.asarray((extreme + 1) / (times + 1))
-
-
-def mcnemar(wins: int, losses: int) -> McNemar:
-    """Exact and mid-p McNemar test on discordant pairs.
-
-    Both assume independent pairs. Questions on one image are not: use `mcnemar_clustered` or
-    `difference` when images have more than one question.
-    """
-    if wins < 0 or losses < 0:
-        raise InvalidInput(f"Counts of pairs cannot be negative, got {wins} and {losses}.")
-    n, k = wins + losses, min(wins, losses)
-    if n == 0:
-        return McNemar(0, 0, 1.0, 1.0)
-    # Whole numbers until the end: exact for any size, where a float sum of binomials would underflow.
-    term, tail = 1, 1
-    for i in range(k):
-        term = term * (n - i) // (i + 1)
-        tail += term
-    exact = min(1.0, 2 * tail / (1 << n))
-    mid = min(1.0, (2 * tail - term) / (1 << n))
-    return McNemar(wins, losses, exact, mid)
 
 
 def mcnemar_clustered(net_wins: Sequence[float] | Array) -> ClusteredMcNemar:

@@ -11,7 +11,6 @@ off. Work is found again by key (sample id, seed), never by position, so nothing
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -21,8 +20,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from filelock import FileLock, Timeout
+
 from seewhen.atomic import replacing, sync
 from seewhen.errors import InvalidInput, SeewhenError
+from seewhen.reading import MIB, check_form, parse_json, read_bytes, read_json, read_text
+from seewhen.runs import forms
 
 FORMAT = 1
 MANIFEST, SAMPLES, RESULT, TIMING, LOCK = (
@@ -34,6 +37,7 @@ MANIFEST, SAMPLES, RESULT, TIMING, LOCK = (
 )
 
 Key = tuple[str, int]
+_SCORE_AGAIN = "Delete it and run `seewhen eval` again to score anew."
 _CHECKSUM = re.compile(r"[0-9a-f]{64}")
 
 
@@ -67,7 +71,8 @@ class Record:
 
     @staticmethod
     def parse(line: str) -> Record:
-        plain = json.loads(line)
+        plain = parse_json(line, "the line")
+        check_form(forms.Line, plain, "the line", "")
         return Record(
             id=plain["id"],
             seed=plain["seed"],
@@ -95,10 +100,9 @@ def read_samples(path: Path) -> tuple[list[Record], int]:
     Only the end can be torn (lines are appended in order), so a broken line anywhere else, or a key
     twice, means the file was changed by hand or by a broken disk: that is refused, not repaired.
     """
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
+    if not path.exists():
         return [], 0
+    data = read_bytes(path)
     records: list[Record] = []
     seen: set[Key] = set()
     position = 0
@@ -108,7 +112,7 @@ def read_samples(path: Path) -> tuple[list[Record], int]:
             break
         try:
             record = Record.parse(data[position:end].decode("utf-8"))
-        except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
+        except (InvalidInput, UnicodeDecodeError) as error:
             if end == len(data) - 1:
                 break
             raise InvalidInput(
@@ -157,7 +161,7 @@ def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[s
 class RunStore:
     """A run directory opened for writing. Use as a context manager: the lock goes when it closes."""
 
-    def __init__(self, path: Path, records: list[Record], samples: IO[bytes], lock: IO[bytes]) -> None:
+    def __init__(self, path: Path, records: list[Record], samples: IO[bytes], lock: FileLock) -> None:
         self.path = path
         self._records = {record.key: record for record in records}
         self._samples = samples
@@ -167,14 +171,14 @@ class RunStore:
     def open(path: Path, config: Mapping[str, Any], environment: Mapping[str, Any]) -> RunStore:
         """Creates the directory, or takes it up again if it was made with the same configuration."""
         path.mkdir(parents=True, exist_ok=True)
-        lock = open(path / LOCK, "ab")  # noqa: SIM115 - held until close()
+        lock = FileLock(path / LOCK, blocking=False, thread_local=False)
         try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise RunConflict(
-                    f"Another process is writing to {path}.", "Wait for it, or name another directory."
-                ) from None
+            lock.acquire()
+        except Timeout:
+            raise RunConflict(
+                f"Another process is writing to {path}.", "Wait for it, or name another directory."
+            ) from None
+        try:
             _check_manifest(path, config, environment)
             records, whole = read_samples(path / SAMPLES)
             samples = open(path / SAMPLES, "ab")  # noqa: SIM115 - held until close()
@@ -184,7 +188,7 @@ class RunStore:
             os.fsync(samples.fileno())
             sync(path)  # a new name is only durable once its directory is on disk as well
         except BaseException:
-            lock.close()
+            lock.release()
             raise
         return RunStore(path, records, samples, lock)
 
@@ -203,6 +207,7 @@ class RunStore:
             raise RunConflict(f"A sample would be recorded twice in {self.path}.")
         if not records:
             return
+        self._check_there()
         # What was finished before is not the result of what is in the file now.
         (self.path / RESULT).unlink(missing_ok=True)
         self._samples.write("".join(record.line() for record in records).encode("utf-8"))
@@ -225,21 +230,37 @@ class RunStore:
 
     def finish(self, order: Iterable[Key], result: Mapping[str, Any]) -> None:
         """Puts the samples into the order given (others after them) and writes the result last."""
+        self._check_there()
         rank = {key: position for position, key in enumerate(order)}
         ordered = sorted(self._records.values(), key=lambda record: rank.get(record.key, len(rank)))
         if ordered != list(self._records.values()):
             self._rewrite(ordered)
         write_atomic(self.path / RESULT, to_json(result))
 
+    def _check_there(self) -> None:
+        """Writing to a file that was deleted or replaced succeeds, and what was written is lost."""
+        ours = os.fstat(self._samples.fileno())
+        try:
+            there: os.stat_result | None = os.stat(self.path / SAMPLES)
+        except OSError:
+            there = None
+        if there is None or not os.path.samestat(ours, there) or there.st_size != self._samples.tell():
+            raise RunConflict(
+                f"{self.path / SAMPLES} was deleted or changed while this run was writing to it.",
+                "Restore it, or start again in another directory.",
+            )
+
     def _rewrite(self, records: Sequence[Record]) -> None:
-        write_atomic(self.path / SAMPLES, "".join(record.line() for record in records))
-        self._samples.close()
-        self._samples = open(self.path / SAMPLES, "ab")  # noqa: SIM115
+        self._samples.close()  # Windows replaces no file that is open
+        try:
+            write_atomic(self.path / SAMPLES, "".join(record.line() for record in records))
+        finally:
+            self._samples = open(self.path / SAMPLES, "ab")  # noqa: SIM115
         self._records = {record.key: record for record in records}
 
     def close(self) -> None:
         self._samples.close()
-        self._lock.close()  # closing releases the lock
+        self._lock.release()
 
     def __enter__(self) -> RunStore:
         return self
@@ -275,22 +296,20 @@ def _check_manifest(path: Path, config: Mapping[str, Any], environment: Mapping[
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    try:
-        manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        if not path.exists():
-            raise InvalidInput(f"There is no directory {path}.", "Runs are made by `seewhen eval`.") from None
+    if not path.exists():
+        raise InvalidInput(f"There is no directory {path}.", "Runs are made by `seewhen eval`.")
+    if not (path / MANIFEST).exists():
         raise InvalidInput(
             f"{path} is not a run directory: it has no {MANIFEST}.",
             "Runs are made by `seewhen eval`.",
-        ) from None
-    except ValueError as error:
-        raise InvalidInput(f"{path / MANIFEST} is not readable: {error}.") from None
-    if manifest.get("format") != FORMAT:
+        )
+    manifest: dict[str, Any] = read_json(path / MANIFEST, largest=16 * MIB)
+    if isinstance(manifest, dict) and manifest.get("format") != FORMAT:
         raise InvalidInput(
-            f"{path} has format {manifest.get('format')!r}; this version reads format {FORMAT}.",
+            f"{path} has format {manifest.get('format')!r:.40}; this version reads format {FORMAT}.",
             "Use the version of seewhen that wrote it.",
         )
+    check_form(forms.Manifest, manifest, path / MANIFEST, "Restore the file or start a new directory.")
     return manifest
 
 
@@ -316,12 +335,25 @@ def read_run(path: Path) -> Run:
     records, _ = read_samples(path / SAMPLES)
     result = None
     if (path / RESULT).exists():
-        result = json.loads((path / RESULT).read_text(encoding="utf-8"))
-    timing = []
-    if (path / TIMING).exists():
-        for line in (path / TIMING).read_text(encoding="utf-8").splitlines():
-            try:
-                timing.append(json.loads(line))
-            except ValueError:  # a torn line of a killed process
-                continue
-    return Run(path, manifest["config"], manifest["environment"], tuple(records), result, tuple(timing))
+        result = read_json(path / RESULT, largest=64 * MIB)
+        check_form(dict[str, Any], result, path / RESULT, _SCORE_AGAIN)
+    timing = tuple(_timing(path / TIMING)) if (path / TIMING).exists() else ()
+    return Run(path, manifest["config"], manifest["environment"], tuple(records), result, timing)
+
+
+def check_run(run: Run) -> Run:
+    """Refuse a run whose configuration or result is not what `seewhen eval` writes."""
+    check_form(forms.Config, run.config, run.path / MANIFEST, "Runs are made by `seewhen eval`.")
+    if run.result is not None:
+        check_form(forms.Result, run.result, run.path / RESULT, _SCORE_AGAIN)
+    return run
+
+
+def _timing(path: Path) -> Iterator[Mapping[str, Any]]:
+    for line in read_text(path).splitlines():
+        try:
+            entry = parse_json(line, str(path))
+            check_form(forms.Timing, entry, path, "")
+        except InvalidInput:  # a torn line of a killed process
+            continue
+        yield entry

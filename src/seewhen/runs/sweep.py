@@ -9,28 +9,29 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seewhen.bench.registry import SCENES
+from markupsafe import Markup
+
+from seewhen.benchmarks import SCENES
+from seewhen.benchmarks.base import Metric
 from seewhen.errors import InvalidInput
-from seewhen.runs import words
-from seewhen.runs.page import STYLE, document_page, grid_html
+from seewhen.methods.grammar import label, read_setting, split
+from seewhen.runs import wording
 from seewhen.runs.plots import line_plot
 from seewhen.runs.published import document
-from seewhen.runs.report import Metric, primary_metric
+from seewhen.runs.report import primary_metric
+from seewhen.runs.report_page import TEMPLATES, style
 from seewhen.runs.store import to_json, write_atomic
 from seewhen.runs.tables import Grid
 
 if TYPE_CHECKING:
-    from seewhen.methods.base import Method
+    from seewhen.decoding.method import Method
     from seewhen.runs.evaluate import Ask, Machine
 
-# The paper's symbols for CAI's fields.
-SYMBOLS = {"l_s": "start_layer", "gamma": "threshold", "lambda": "contrast"}
 HELD_OUT = 0.2
 Progress = Callable[[str], None]
 
@@ -58,28 +59,31 @@ class Sweep:
     test: Mapping[str, Mapping[str, Any]]  # method label -> its metrics on the test images
 
 
-def parse_grid(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-    """["gamma=0.1,0.2"] as {"threshold": (0.1, 0.2)}; values are JSON where they can be read as such."""
-    grid: dict[str, tuple[Any, ...]] = {}
+def parse_grid(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """["gamma=0.1,0.2"] as {"gamma": ("0.1", "0.2")}."""
+    grid: dict[str, tuple[str, ...]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
-        name = SYMBOLS.get(name.strip(), name.strip())
         if not equals or not values.strip():
-            raise InvalidInput(f"{text!r} is not a grid.", "Write field=value,value,... as in gamma=0.1,0.2")
-        if name in grid:
-            raise InvalidInput(f"The field {name} is swept twice.", "Put all its values into one --grid.")
-        grid[name] = tuple(dict.fromkeys(parse_value(value) for value in values.split(",")))
+            raise InvalidInput(f"{text!r} is not a grid.", "Write name=value,value,... as in gamma=0.1,0.2")
+        if name.strip() in grid:
+            raise InvalidInput(f"{name} is swept twice.", "Put all its values into one --grid.")
+        grid[name.strip()] = tuple(split(values, ","))
     if not grid:
-        raise InvalidInput("A sweep needs at least one field.", "For example --grid gamma=0.05,0.1,0.15")
+        raise InvalidInput("A sweep needs at least one parameter.", "For example --grid gamma=0.05,0.1,0.15")
     return grid
 
 
-def parse_value(text: str) -> Any:
-    """A number, true, false, null, or the text itself."""
-    try:
-        return json.loads(text.strip())
-    except ValueError:
-        return text.strip()
+def typed_grid(method: Method, grid: Mapping[str, Sequence[str]]) -> dict[str, tuple[Any, ...]]:
+    """The grid with the parameters' own names and values: {"threshold": (0.1, 0.2)}."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for name, texts in grid.items():
+        pairs = [read_setting(method, name, text) for text in texts]
+        field = pairs[0][0]
+        if field in found:
+            raise InvalidInput(f"{field} is swept twice.", "Put all its values into one --grid.")
+        found[field] = tuple(dict.fromkeys(value for _, value in pairs))
+    return found
 
 
 def held_out(image: str, share: float = HELD_OUT) -> bool:
@@ -100,17 +104,16 @@ def sweep(
     say: Progress = lambda text: None,
 ) -> Sweep:
     """Runs the grid on the validation images, the best setting and its controls on the others."""
-    from seewhen.intervene import Session
-    from seewhen.runs.controls import label, with_controls
-    from seewhen.runs.evaluate import evaluate, light_backbone, model_facts
+    from seewhen.runs.evaluate import evaluate, model_facts
+    from seewhen.runs.light_model import LightModel
 
     tune, report, tune_images, test_images, told = _parts(ask)
     model = model_facts(ask, machine.device)
     settings = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    backbone = light_backbone(ask)
+    light = LightModel.of(ask)
     variants = [method.replace(**values) for values in settings]
     for variant in variants:
-        Session(backbone, variant)  # a setting that cannot run fails here, before any run
+        light.check(variant)  # a setting that cannot run fails here, before any run
     benchmark = tune.load()
     points = []
     for number, (values, variant) in enumerate(zip(settings, variants, strict=True), start=1):
@@ -124,7 +127,7 @@ def sweep(
     say(f"chosen: {_show(best.values)}; now on the test images")
     prepared = (report.load(), model)
     test = {}
-    for each in with_controls(winner, backbone) if controls else [winner]:
+    for each in light.with_controls(winner) if controls else [winner]:
         _, result = evaluate(report, each, out / "test", machine, keep=test_images, prepared=prepared)
         test[label(each)] = result["metrics"]
     return Sweep(
@@ -195,32 +198,31 @@ def write_sweep(found: Sweep, out: Path) -> list[Path]:
     files = {"sweep.json": to_json(_plain(found))}
     plots = curves(found)
     for field, svg in plots:
-        style = f"<style>{STYLE}</style>"
-        files[f"ablation-{field}.svg"] = svg.replace(">", f">{style}", 1) + "\n"
+        files[f"ablation-{field}.svg"] = svg.replace(">", f"><style>{style()}</style>", 1) + "\n"
     ordered = sorted(found.points, key=lambda p: -metric.better * p.metrics[metric.name]["value"])
     tuned = Grid(
         f"All settings on the validation images ({found.tuned_on})",
         (*found.grid, metric.title),
-        tuple((*(str(p.values[f]) for f in found.grid), words.measured(p.metrics[metric.name])) for p in ordered),
+        tuple(
+            (*(str(p.values[f]) for f in found.grid), wording.measured(p.metrics[metric.name])) for p in ordered
+        ),
     )
     tested = Grid(
         f"The chosen setting and its controls on the test images ({found.reported_on})",
         ("Method", metric.title),
-        tuple((words.title(name), words.measured(m[metric.name])) for name, m in found.test.items()),
+        tuple((wording.title(name), wording.measured(m[metric.name])) for name, m in found.test.items()),
         ("These images had no part in the choice. `seewhen report` on the folder test/ compares them in pairs.",),
     )
-    published = "".join(
-        f"<li>{a['text']} Best at {a['field']} = {a['best']}.</li>" for a in document()["ablations"]
+    files["sweep.html"] = TEMPLATES.get_template("sweep.html").render(
+        title="seewhen sweep",
+        method=wording.title(found.method),
+        metric=metric.title,
+        chosen=_show(found.best.values),
+        plots=[Markup(svg) for _, svg in plots],
+        tested=tested,
+        tuned=tuned,
+        published=document()["ablations"],
     )
-    body = (
-        f"<h1>Sweep of {words.title(found.method)}</h1><p class='lead'>Chosen by {metric.title}: "
-        f"{_show(found.best.values)}.</p>"
-        + "".join(svg for _, svg in plots)
-        + grid_html(tested)
-        + grid_html(tuned)
-        + f"<h3>What the paper found</h3><ul>{published}</ul>"
-    )
-    files["sweep.html"] = document_page("seewhen sweep", body)
     for name, text in files.items():
         write_atomic(out / name, text)
     return [out / name for name in files]

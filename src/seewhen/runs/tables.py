@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from seewhen.runs import words
+from seewhen.benchmarks.base import Metric
+from seewhen.runs import wording
+from seewhen.runs.cutting import SHOWN, Control
 from seewhen.runs.published import Cell, cells, document, method_title
-from seewhen.runs.report import Group, Line, Metric
+from seewhen.runs.report import Group, Line
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,12 @@ class Grid:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
+    links: tuple[tuple[str, ...], ...] = ()  # of the cells, for the page; none, or as many as cells
+
+    def linked(self) -> list[list[tuple[str, str]]]:
+        """The rows as (text, link)."""
+        links = self.links or [("",) * len(row) for row in self.rows]
+        return [list(zip(row, link, strict=True)) for row, link in zip(self.rows, links, strict=True)]
 
 
 _ARROWS = {1: " ↑", -1: " ↓", 0: ""}
@@ -35,13 +45,15 @@ def _mark(line: Line, metric: Metric) -> str:
 
 def score_grid(group: Group, metrics: Sequence[Metric], title: str) -> Grid:
     """Values with intervals; triangles mark real differences from regular."""
-    rows = []
+    rows, links = [], []
+    parts = ["", *(m.name.rpartition("/")[0] for m in metrics)]
     for line in group.lines:
-        shown = [words.measured(line.metrics[m.name], _mark(line, m)) for m in metrics]
-        rows.append((words.title(line.label), *shown))
+        shown = [wording.measured(line.metrics[m.name], _mark(line, m)) for m in metrics]
+        rows.append((wording.title(line.label), *shown))
+        links.append(tuple(group.link(line.label, part) for part in parts))
     notes = [
         f"Brackets: 95% interval, bootstrap over {group.facts['images']} images. {_BETTER} {_WORSE}: better or "
-        "worse than Regular, a real difference after Holm's correction. No mark: cannot be told apart."
+        "worse than Regular, a real difference after Holm's correction. No mark: no significant difference."
     ]
     if group.facts["seeds"] > 1:
         spread = max(line.metrics[metrics[0].name]["seed_sd"] or 0.0 for line in group.lines)
@@ -50,7 +62,7 @@ def score_grid(group: Group, metrics: Sequence[Metric], title: str) -> Grid:
             f"deviation of up to {spread:.2f} around them."
         )
     header = ("Method", *(m.title + _ARROWS[m.better] for m in metrics))
-    return Grid(title, header, tuple(rows), tuple(notes))
+    return Grid(title, header, tuple(rows), tuple(notes), tuple(links))
 
 
 _WIDE = 8  # more methods than this stand in rows
@@ -65,25 +77,34 @@ def overview_grids(groups: Sequence[Group]) -> list[Grid]:
         return []
     changes = [_changes(group) for group in told]
     metrics = [group.metrics[0].title + _ARROWS[group.metrics[0].better] for group in told]
-    note = f"Difference from Regular. {_BETTER} better, {_WORSE} worse, both real; no mark: cannot be told apart."
+    note = (
+        f"Difference from Regular. {_BETTER} better, {_WORSE} worse, both real; "
+        "no mark: no significant difference."
+    )
     header: tuple[str, ...]
     rows: list[tuple[str, ...]]
     if len(labels) > _WIDE:
         header = ("Method", *(f"{group.title}: {metric}" for group, metric in zip(told, metrics, strict=True)))
-        rows = [(words.title(label), *(found.get(label, "—") for found in changes)) for label in labels]
+        rows = [(wording.title(label), *(found.get(label, "—") for found in changes)) for label in labels]
+        links = [("", *(_place(group, label) for group in told)) for label in labels]
     else:
-        header = ("Setting", "Metric", *(words.title(label) for label in labels))
+        header = ("Setting", "Metric", *(wording.title(label) for label in labels))
         rows = [
             (group.title, metric, *(found.get(label, "—") for label in labels))
             for group, metric, found in zip(told, metrics, changes, strict=True)
         ]
-    return [Grid("In short", header, tuple(rows), (note,))]
+        links = [("", "", *(_place(group, label) for label in labels)) for group in told]
+    return [Grid("In short", header, tuple(rows), (note,), tuple(links))]
+
+
+def _place(group: Group, label: str) -> str:
+    return group.link(label) if group.line(label) else ""
 
 
 def _changes(group: Group) -> dict[str, str]:
     metric = group.metrics[0]
     return {
-        line.label: words.signed(c.difference.value) + _mark(line, metric)
+        line.label: wording.signed(c.difference.value) + _mark(line, metric)
         for line in group.lines
         for c in line.comparisons
         if c.metric == metric and c.against == "regular"
@@ -97,13 +118,12 @@ def difference_grid(group: Group) -> Grid | None:
     for line in group.lines:
         for against in dict.fromkeys(c.against for c in line.comparisons):
             by_metric = {c.metric.name: c for c in line.comparisons if c.against == against}
-            changes = [words.change(by_metric[m.name]) for m in shown]
-            pair = f"{words.title(line.label)} − {words.title(against)}"
+            changes = [wording.change(by_metric[m.name]) for m in shown]
+            pair = f"{wording.title(line.label)} − {wording.title(against)}"
             rows.append((pair, *changes, *_questions(line, against)))
     if not rows:
         return None
-    what = "Captions" if group.benchmark == "chair" else "Answers"
-    header = ("Pair", *(m.title for m in shown), f"{what} won : lost", "McNemar")
+    header = ("Pair", *(m.title for m in shown), f"{group.benchmark.answers_are.title()} won : lost", "McNemar")
     notes = (
         "Paired by image. p-values: methods swapped on random images, two-sided, Holm-corrected per column.",
         "Won : lost counts single samples right in one run only (first seed); McNemar's test is clustered by "
@@ -116,7 +136,27 @@ def _questions(line: Line, against: str) -> tuple[str, str]:
     if line.questions is None or line.questions[0] != against:
         return "—", "—"
     _, wins, losses, p = line.questions
-    return f"{wins} : {losses}", words.p_value(p)
+    return f"{wins} : {losses}", wording.p_value(p)
+
+
+def cut_grid(group: Group) -> Grid | None:
+    """Methods that shorten captions beside the regular captions cut off."""
+    if group.shorter is None:
+        return None
+    titles = {metric.name: metric.title for metric in group.metrics}
+    rows = [
+        (f"Regular, cut off after {count}", *(wording.number(found[name]) for name in SHOWN))
+        for count, found in group.shorter.cuts.items()
+    ]
+    for one in group.shorter.methods:
+        pair = f"{wording.title(one.label)} − Regular cut off after {one.sentences}"
+        rows.append((pair, *(wording.change_of(one.differences[name], one.differences[name].p) for name in SHOWN)))
+    notes = (
+        "CHAIR falls as captions get shorter. Each method with fewer words than Regular is set beside Regular's "
+        "captions cut off after as many sentences as bring their recall nearest to its own; paired by image, "
+        "Holm-corrected per column.",
+    )
+    return Grid("Beside captions cut off", ("Captions", *(titles[name] for name in SHOWN)), tuple(rows), notes)
 
 
 def published_grid(group: Group) -> Grid | None:
@@ -131,11 +171,11 @@ def published_grid(group: Group) -> Grid | None:
             inside = "inside" if entry["low"] <= cell.value <= entry["high"] else "outside"
             rows.append(
                 (
-                    words.title(line.label),
+                    wording.title(line.label),
                     metric.title,
-                    words.measured(entry),
-                    words.number(cell.value),
-                    words.signed(entry["value"] - cell.value),
+                    wording.measured(entry),
+                    wording.number(cell.value),
+                    wording.signed(entry["value"] - cell.value),
                     inside,
                     f"Table {cell.number}, row {cell.row + 1}, column {cell.column + 1}",
                 )
@@ -151,28 +191,51 @@ def speed_grid(group: Group) -> Grid | None:
     """Throughput as measured during the runs, relative to regular."""
     base = group.line("regular")
     reference = base.speed if base else None
+    asks = any("asked" in (line.run.result or {}).get("facts", {}) for line in group.lines)
     rows = []
     for line in group.lines:
         speed = line.speed
         if speed is None:
             continue
         ratio = f"×{speed['ms_per_token'] / reference['ms_per_token']:.2f}" if reference else "—"
-        fired = (line.run.result or {})["facts"].get("fired")
+        facts = (line.run.result or {})["facts"]
+        fired = facts.get("fired")
         rows.append(
             (
-                words.title(line.label),
+                wording.title(line.label),
                 f"{speed['samples_per_second']:.2f}",
                 f"{speed['ms_per_token']:.2f}",
                 ratio,
                 "—" if fired is None else f"{100 * fired:.0f}%",
+                *(_asked(facts) if asks else ()),
                 str(line.run.environment.get("device_name", "")),
             )
         )
     if not rows:
         return None
-    header = ("Method", "Samples/s", "ms/token", "to Regular", "Tokens tilted", "Device")
-    note = "Whole runs in batches, start-up excluded: not the latency of a single answer."
-    return Grid("Speed", header, tuple(rows), (note,))
+    header = (
+        "Method",
+        "Samples/s",
+        "ms/token",
+        "to Regular",
+        "Tokens tilted",
+        *(_ASKED if asks else ()),
+        "Device",
+    )
+    notes = ["Whole runs in batches, start-up excluded: not the latency of a single answer."]
+    if asks:
+        notes.append("Asked, taken back: objects and sentences per answer. Tokens are those of the final answer.")
+    return Grid("Speed", header, tuple(rows), tuple(notes))
+
+
+_ASKED = ("Asked", "Taken back", "Steps/token")
+
+
+def _asked(facts: Mapping[str, float]) -> tuple[str, ...]:
+    """What a method that asks cost beside the tokens of its final answer."""
+    if "asked" not in facts:
+        return ("—",) * len(_ASKED)
+    return (f"{facts['asked']:.1f}", f"{facts['taken_back']:.2f}", f"{facts['steps_per_token']:.2f}")
 
 
 def group_grids(group: Group) -> list[Grid]:
@@ -180,7 +243,9 @@ def group_grids(group: Group) -> list[Grid]:
     grids = [score_grid(group, group.metrics or group.detail, "Scores")]
     if group.detail and group.metrics:
         grids.append(score_grid(group, group.detail, "By part"))
-    return grids + [g for g in (difference_grid(group), published_grid(group), speed_grid(group)) if g]
+    return grids + [
+        g for g in (difference_grid(group), cut_grid(group), published_grid(group), speed_grid(group)) if g
+    ]
 
 
 def paper_grids(groups: Sequence[Group]) -> list[Grid]:
@@ -190,7 +255,7 @@ def paper_grids(groups: Sequence[Group]) -> list[Grid]:
         for (label, metric), cell in group.published.items():
             line = group.line(label)
             assert line is not None
-            ours[cell.table, cell.row, cell.column] = words.measured(line.metrics[metric])
+            ours[cell.table, cell.row, cell.column] = wording.measured(line.metrics[metric])
     return [_paper_grid(table, ours) for table in document()["tables"]]
 
 
@@ -228,8 +293,24 @@ def pipe_table(header: Sequence[str], rows: Iterable[Sequence[str]], names: int 
 
 def to_markdown(grid: Grid) -> str:
     """With its title and its notes."""
-    body = pipe_table(grid.header, grid.rows)
-    return f"### {grid.title}\n\n{body}\n" + "".join(f"\n{note}\n" for note in grid.notes)
+    rows = [[markdown_text(text) for text in row] for row in grid.rows]
+    body = pipe_table([markdown_text(text) for text in grid.header], rows)
+    notes = "".join(f"\n{markdown_text(note)}\n" for note in grid.notes)
+    return f"### {markdown_text(grid.title)}\n\n{body}\n{notes}"
+
+
+def one_line(text: str) -> str:
+    """Without line breaks and other control characters: a name must not end a comment, a heading or a row."""
+    return "".join(" " if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp") else c for c in text)
+
+
+# What begins a tag, an entity, code, a link or an escape; a lone < as in p < 0.001 begins none.
+_MARKDOWN = re.compile(r"<(?=[A-Za-z/!?])|&(?=[#\w])|[`\\]|(?<=\])[(\[:]|!(?=\[)")
+
+
+def markdown_text(text: str) -> str:
+    """Text that Markdown shows as it is: no HTML, no links, one line."""
+    return _MARKDOWN.sub(lambda found: {"<": "&lt;", "&": "&amp;"}.get(found[0], "\\" + found[0]), one_line(text))
 
 
 _LATEX = {
@@ -257,8 +338,9 @@ _LATEX = {
 
 
 def latex_text(text: str) -> str:
-    """Text with LaTeX's special characters made harmless."""
-    return "".join(_LATEX.get(character, character) for character in text)
+    """Text on one line with LaTeX's special characters made harmless."""
+    plain = "".join(_LATEX.get(character, character) for character in one_line(text))
+    return f"{{}}{plain}" if plain.lstrip()[:1] in ("[", "*") else plain  # an argument of the \\ before it
 
 
 def to_latex(grid: Grid) -> str:
@@ -285,18 +367,33 @@ def to_latex(grid: Grid) -> str:
 
 def to_plain(groups: Sequence[Group]) -> dict[str, Any]:
     """Everything in the report as data for JSON."""
+    told = any(group.published for group in groups)
     return {
         "format": 1,
         "groups": [
             {
                 "title": group.title,
                 "facts": dict(group.facts),
-                "findings": words.findings(group),
+                "findings": wording.findings(group),
                 "methods": [_plain_line(line, group) for line in group.lines],
+                **({"cut_off": _plain_control(group.shorter)} if group.shorter else {}),
             }
             for group in groups
         ],
-        "paper": {"source": document()["source"], "notes": document()["notes"]},
+        **({"paper": {"source": document()["source"], "notes": document()["notes"]}} if told else {}),
+    }
+
+
+def _plain_control(control: Control) -> dict[str, Any]:
+    return {
+        "regular": {str(count): dict(found) for count, found in control.cuts.items()},
+        "methods": {
+            one.label: {
+                "sentences": one.sentences,
+                "differences": {name: asdict(difference) for name, difference in one.differences.items()},
+            }
+            for one in control.methods
+        },
     }
 
 

@@ -7,14 +7,13 @@ does it, so a resumed run and a run over many machines put the same tasks into t
 
 from __future__ import annotations
 
-import gc
 import importlib
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Protocol
 
+from seewhen.asking.memory import Halving, is_out_of_memory
 from seewhen.errors import InvalidInput
 
 
@@ -107,73 +106,32 @@ def cut_jobs(tasks: Sequence[Task], seeds: Sequence[int], batch: int) -> Iterato
 class Careful:
     """Answers jobs whatever happens to them.
 
-    Out of memory halves the batch and goes on; the smaller batch is kept, since the next one would not
-    fit either. A task that cannot be answered alone becomes a failure of its own.
+    A batch that does not fit into memory is halved. A task that cannot be answered alone becomes a failure of
+    its own.
     """
 
     def __init__(self, answerer: Answerer, sampled: bool) -> None:
         self._answerer = answerer
         self._sampled = sampled
-        self.most: int | None = None  # the largest batch known to fit, once one did not
+        self.halving = Halving()
 
     def __call__(self, job: Job) -> list[Answer]:
         seed = job.seed if self._sampled else None
-        answers: list[Answer] = []
-        rest = list(job.tasks)
-        while rest:
-            part = rest[: self.most or len(rest)]
-            problem = self._try(part, seed, answers)
-            if problem is None:
-                rest = rest[len(part) :]
-            elif len(part) == 1:
-                answers.append(Answer("", error=problem))
-                rest = rest[1:]
-            elif problem == _MEMORY:
-                self.most = len(part) // 2
-            else:  # one of these is bad: ask one by one to find it
-                for task in part:
-                    single = self._try([task], seed, answers)
-                    if single is not None:
-                        answers.append(Answer("", error=single))
-                rest = rest[len(part) :]
-        return answers
+        parts = self.halving(job.tasks, lambda part: self._answers(part, seed))
+        return [answer for part in parts for answer in part]
 
-    def _try(self, part: Sequence[Task], seed: int | None, answers: list[Answer]) -> str | None:
-        """Adds the answers, or says what went wrong."""
+    def _answers(self, part: Sequence[Task], seed: int | None) -> list[Answer]:
         try:
             got = self._answerer.answer(part, seed)
         except InvalidInput as error:
-            return str(error)
+            if len(part) == 1:
+                return [Answer("", error=str(error))]
+            # One of these is bad: ask one by one to find it.
+            return [answer for task in part for answer in self._answers([task], seed)]
         except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
+            if len(part) > 1 or not is_out_of_memory(error):
                 raise
-        else:
-            if len(got) != len(part):
-                raise RuntimeError(f"{len(part)} tasks were asked but {len(got)} answers came back")
-            answers += got
-            return None
-        # Outside the except clause, where the exception no longer keeps the batch's tensors alive.
-        _free_memory()
-        return _MEMORY
-
-
-_MEMORY = "out of memory"
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """CUDA's own class, Python's, and the text of the CPU allocator's plain RuntimeError."""
-    text = str(error).lower()
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or "out of memory" in text
-        or "can't allocate memory" in text
-        or "not enough memory" in text
-    )
-
-
-def _free_memory() -> None:
-    gc.collect()
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        torch.cuda.empty_cache()
+            return [Answer("", error="out of memory")]
+        if len(got) != len(part):
+            raise RuntimeError(f"{len(part)} tasks were asked but {len(got)} answers came back")
+        return list(got)

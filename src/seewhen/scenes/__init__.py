@@ -7,12 +7,12 @@ Sampling, drawing and asking use numpy and Pillow only. The same arguments give 
     image = render(scenes[0])                    # a Pillow image, 192 x 192
     questions = pope(scenes, "adversarial")      # the benchmark's own record shape
 
-`python -m seewhen.scenes.train CONFIG.json` trains the small model of the package on them.
+The small model of the package was trained on them: benchmarks/embedded/README.md.
 """
 
 from seewhen.scenes.questions import chair, mme, pope
 from seewhen.scenes.rendering import render
-from seewhen.scenes.sampling import Scene, Thing, dataset, sample, truth
+from seewhen.scenes.scene import Scene, Thing, dataset, sample, truth
 from seewhen.scenes.world import CATEGORIES, HELD_OUT, SPLITS
 
 __all__ = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from seewhen.scenes.sampling import Scene, draw_names
+from seewhen.scenes.scene import Scene, draw_names
 from seewhen.scenes.streams import Stream
 from seewhen.scenes.world import CONTEXTS, SIZE, Context, counted
 

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Literal, TypedDict
 
 from seewhen.errors import InvalidInput
-from seewhen.scenes.sampling import Scene, dataset
+from seewhen.scenes.scene import Scene, dataset
 from seewhen.scenes.streams import Stream
 from seewhen.scenes.world import CATEGORIES, COLORS, NUMBERS, SINGLE, article, plural
 

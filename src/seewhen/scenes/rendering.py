@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from seewhen.scenes.sampling import Scene
+from seewhen.scenes.scene import Scene
 from seewhen.scenes.sprites import Pixels, sprite
 from seewhen.scenes.streams import key
-from seewhen.scenes.world import PATCH, SIZE
+from seewhen.scenes.world import SIZE
 
 
 def render(scene: Scene) -> Image.Image:
@@ -43,23 +43,3 @@ def _noise(scene: Scene) -> NDArray[np.int32]:
         raw = raw.byteswap()
     values = raw.view(np.uint8).reshape(half, half, 3).astype(np.int32) - 128
     return (values * scene.grain // 128).repeat(2, axis=0).repeat(2, axis=1)
-
-
-def visible(scene: Scene) -> NDArray[np.int16]:
-    """For every pixel, the number (in `scene.things`) of the thing seen there, or -1."""
-    owner = np.full((SIZE, SIZE), -1, dtype=np.int16)
-    for number, thing in enumerate(scene.things):
-        left, upper, right, lower = thing.box
-        paint = sprite(scene.artwork, thing.row, right - left, lower - upper, thing.flip, thing.color)
-        owner[upper:lower, left:right][paint[..., 3] >= 128] = number
-    return owner
-
-
-def patch_owners(scene: Scene) -> NDArray[np.int16]:
-    """What each patch of the model's grid shows: the number of a thing, -1 background, -2 undecided."""
-    grid, area = SIZE // PATCH, PATCH * PATCH
-    blocks = visible(scene).reshape(grid, PATCH, grid, PATCH).transpose(0, 2, 1, 3).reshape(grid * grid, area)
-    shares = np.stack([(blocks == number).sum(1) for number in range(len(scene.things))], axis=1)
-    best = shares.max(1)
-    owner = shares.argmax(1).astype(np.int16)
-    return np.where(best * 10 < area, np.int16(-1), np.where(best * 10 < 3 * area, np.int16(-2), owner))

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import types
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
+from seewhen.decoding.method import Combined, Method, Part, options_of, parameter_kinds
 from seewhen.errors import InvalidMethod
 from seewhen.methods import method as make_method
 from seewhen.methods import method_class, method_names
-from seewhen.methods.base import Combined, Method
+from seewhen.methods.grammar import label, read_setting, terms
 from seewhen.server.failures import ApiError
 from seewhen.server.ranges import range_of
 from seewhen.server.schema import Seewhen
 
+_MOST_COMBINED = 4
 _LARGEST = 1000  # of a whole number
-_CEILINGS = {"candidates": 8, "draws": 8, "noise_seed": 2**62 - 1}  # rows or passes per token; seeds
+# Rows, passes or steps per token; seeds.
+_CEILINGS = {"candidates": 8, "draws": 8, "retries": 8, "budget": 8, "noise_seed": 2**62 - 1}
 
 
 def choose(asked: Seewhen | None, default: Method) -> Method:
@@ -39,25 +41,29 @@ def _choose(asked: Seewhen, default: Method) -> Method:
     if asked.method is None and asked.preset is None:
         if not asked.parameters:
             return default
-        return default.replace(**_checked(type(default), asked.parameters))
+        return default.replace(**_checked(parameter_kinds(default), asked.parameters))
+    if asked.method is None and isinstance(default, Combined | Part):
+        raise InvalidMethod(f"The default here is {default.name}.", "Name the method whose preset you want.")
     name = asked.method or default.name
-    if "+" in name:
-        if asked.preset or asked.parameters:
-            raise InvalidMethod("Parameters of a combination are ambiguous.", "Leave them out.")
-        return make_method(name)
-    cls = method_class(name.split(":")[0])
-    return make_method(name, asked.preset, **_checked(cls, asked.parameters))
+    allowed: dict[str, Any] = {}
+    members = terms(name)
+    if len(members) > _MOST_COMBINED:
+        raise InvalidMethod(f"{len(members)} methods are too many for one.", f"Combine up to {_MOST_COMBINED}.")
+    for term in members:
+        cls = method_class(term.name)
+        kinds = parameter_kinds(cls)
+        _checked(kinds, dict(read_setting(cls, field, text) for field, text in term.settings.items()))
+        allowed |= _checked(kinds, asked.parameters)
+    return make_method(name, asked.preset, **asked.parameters | allowed)
 
 
-def _checked(cls: type[Method], given: Mapping[str, Any]) -> dict[str, Any]:
+def _checked(kinds: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters with values of the right kind and size; a name the method does not have passes through."""
-    kinds = get_type_hints(cls)
-    fields = {field.name for field in dataclasses.fields(cls)}
-    return {name: _value(name, value, kinds[name]) if name in fields else value for name, value in given.items()}
+    return {name: _value(name, value, kinds[name]) if name in kinds else value for name, value in given.items()}
 
 
 def _value(name: str, value: Any, kind: Any) -> Any:
-    options = _options(kind)
+    options = options_of(kind)
     if not all(_settable(option) for option in options):
         raise InvalidMethod(f"{name} cannot be set by a request.", "It is for the server's default method.")
     if value is None and name.endswith("seed"):
@@ -71,16 +77,21 @@ def _value(name: str, value: Any, kind: Any) -> Any:
             return value
         if isinstance(value, bool):
             continue
-        if option is int and isinstance(value, int) and abs(value) <= _CEILINGS.get(name, _LARGEST):
+        if option is int and isinstance(value, int) and abs(value) <= _ceiling(name, True):
             return value
-        if option is float and isinstance(value, int | float) and math.isfinite(value) and abs(value) <= 1e9:
+        if (
+            option is float
+            and isinstance(value, int | float)
+            and math.isfinite(value)
+            and abs(value) <= _ceiling(name, False)
+        ):
             return float(value)
     wanted = " or ".join(_called(option, name) for option in options)
     raise InvalidMethod(f"{name} has a value that it cannot take.", f"It takes {wanted}.")
 
 
-def _options(kind: Any) -> tuple[Any, ...]:
-    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+def _ceiling(name: str, whole: bool) -> float:
+    return _CEILINGS.get(name, _LARGEST if whole else 1e9)
 
 
 def _settable(option: Any) -> bool:
@@ -91,22 +102,32 @@ def _called(option: Any, name: str) -> str:
     if get_origin(option) is Literal:
         return " or ".join(map(str, get_args(option)))
     if option is int:
-        return f"a whole number up to {_CEILINGS.get(name, _LARGEST)}"
+        return f"a whole number up to {_ceiling(name, True)}"
     return {float: "a number", bool: "true or false", type(None): "null"}.get(option, "nothing else")
 
 
 def public(method: Method) -> dict[str, Any]:
     """The method's description without what only the operator may see (paths, sentences)."""
-    if isinstance(method, Combined):
-        parts = {"attention": public(method.attention), "contrast": public(method.contrast)}
-        return {"method": method.name, "parameters": parts}
-    kinds = get_type_hints(type(method))
-    open_ones = {
-        name: value
-        for name, value in method.parameters().items()
-        if name in kinds and all(_settable(option) for option in _options(kinds[name]))
-    }
+    if isinstance(method, Combined | Part):  # in the grammar of methods, which a request may send back
+        return {"method": label(_opened(method)), "parameters": {}}
+    kinds, closed = parameter_kinds(method), _closed(method)
+    open_ones = {n: value for n, value in method.parameters().items() if n in kinds and n not in closed}
     return {"method": method.name, "parameters": open_ones}
+
+
+def _closed(method: Method | type[Method]) -> set[str]:
+    """Parameters that no request may set."""
+    return {name for name, kind in parameter_kinds(method).items() if not all(map(_settable, options_of(kind)))}
+
+
+def _opened(method: Method) -> Method:
+    """A combination or a part whose closed parameters have their defaults."""
+    if isinstance(method, Combined):
+        return Combined(tuple(map(_opened, method.methods)))
+    if isinstance(method, Part):
+        return Part(method.part, _opened(method.of))
+    defaults = {f.name: f.default for f in dataclasses.fields(method) if f.name in _closed(method)}
+    return method.replace(**{n: value for n, value in defaults.items() if value is not dataclasses.MISSING})
 
 
 @cache
@@ -115,12 +136,9 @@ def catalogue() -> tuple[dict[str, Any], ...]:
     found = []
     for name in method_names():
         cls = method_class(name)
-        kinds = get_type_hints(cls)
-        open_ones = {
-            field.name: field
-            for field in dataclasses.fields(cls)
-            if all(_settable(option) for option in _options(kinds[field.name]))
-        }
+        kinds = parameter_kinds(cls)
+        closed = _closed(cls)
+        open_ones = {field.name: field for field in dataclasses.fields(cls) if field.name not in closed}
         presets = {
             preset: {key: value for key, value in cls.presets[preset].values.items() if key in open_ones}
             for preset in sorted(cls.presets)
@@ -145,15 +163,14 @@ def _parameter(
 ) -> dict[str, Any]:
     """A parameter with its kind, default and, for a number, the range in which it makes sense."""
     told: dict[str, Any] = {"name": field.name, "type": _type_name(kind), "default": _default(field)}
-    options = _options(kind)
+    options = options_of(kind)
     if int in options or float in options:
         whole = float not in options
         used = [_default(field), *(values.get(field.name) for values in presets.values())]
         numbers = [
             float(value) for value in used if isinstance(value, int | float) and not isinstance(value, bool)
         ]
-        ceiling = _CEILINGS.get(field.name, _LARGEST) if whole else 1e9
-        told["range"] = range_of(cls, field.name, numbers, whole, ceiling)
+        told["range"] = range_of(cls, field.name, numbers, whole, _ceiling(field.name, whole))
     return told
 
 
@@ -164,6 +181,6 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 def _type_name(kind: Any) -> list[str]:
     names = {int: "integer", float: "number", bool: "boolean", type(None): "null"}
     found: list[str] = []
-    for option in _options(kind):
+    for option in options_of(kind):
         found += list(get_args(option)) if get_origin(option) is Literal else [names[option]]
     return found

@@ -3,49 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import secrets
-import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from PIL import Image
-
-from seewhen.methods.base import Method
+from seewhen.decoding.method import Method
 from seewhen.server import replies
 from seewhen.server.choosing import choose, public
 from seewhen.server.engine import Engine
 from seewhen.server.failures import ApiError
-from seewhen.server.jobs import Delta, Done, Event, Failed, Finished, Job, LogProb, Started
+from seewhen.server.jobs import Delta, Done, Finished, Job, LogProb
 from seewhen.server.limits import Limits
-from seewhen.server.media import picture
-from seewhen.server.prompting import check_texts, image_urls, render, reserved_words, texts
+from seewhen.server.pending import Pending
+from seewhen.server.prompting import image_urls, texts
 from seewhen.server.sampling import Sampling
 from seewhen.server.schema import ChatRequest, Seewhen
 from seewhen.server.settings import Settings
 
 _BEAMS = 5  # of a method that is a beam search, where the request does not say
-
-
-class Mailbox:
-    """Carries events from an inference thread to the event loop."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
-
-    def post(self, event: Event) -> None:
-        """From any thread. After the loop has ended nobody listens any more."""
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
-
-    async def take(self) -> Event:
-        """The next event; a failure is raised."""
-        event = await self._events.get()
-        if isinstance(event, Failed):
-            raise event.error
-        return event
 
 
 @dataclass(frozen=True)
@@ -72,18 +49,18 @@ def check_size(request: ChatRequest, limits: Limits) -> None:
     at_most(len(request.messages), limits.messages, "messages", "messages")
     at_most(sum(map(len, texts(request.messages))), limits.text_characters, "characters of text", "messages")
     at_most(len(image_urls(request.messages)), limits.images, "images", "messages")
-    if request.messages[-1].role != "user":
-        raise ApiError(
-            400,
-            "invalid_conversation",
-            "The last message must be the user's.",
-            "Add a question.",
-            param="messages",
-        )
+    goes_on = bool(request.continue_final_message)
+    if request.messages[-1].role != ("assistant" if goes_on else "user"):
+        message = f"The last message must be the {'assistant' if goes_on else 'user'}'s."
+        raise ApiError(400, "invalid_conversation", message, "Add one.", param="messages")
+    if request.add_generation_prompt is goes_on:
+        message = "add_generation_prompt is the opposite of continue_final_message."
+        raise ApiError(400, "invalid_request", message, "Leave it out.", param="add_generation_prompt")
 
 
-def decoding_of(request: ChatRequest, default: Method, temperature: float, limits: Limits) -> Decoding:
-    """Method, sampling and lengths of a request, checked against each other and the ceilings."""
+def decoding_of(request: ChatRequest, default: Method, usual: float, limits: Limits) -> Decoding:
+    """Method, sampling and lengths of a request, checked against each other and the ceilings. `usual` is the
+    temperature of requests that name none."""
     asked = request.seewhen or Seewhen()
     method = choose(request.seewhen, default)
     most = min(limits.max_tokens, limits.trace_tokens) if asked.trace else limits.max_tokens
@@ -99,18 +76,22 @@ def decoding_of(request: ChatRequest, default: Method, temperature: float, limit
     if request.top_logprobs is not None and not request.logprobs:
         raise ApiError(400, "invalid_request", "top_logprobs needs logprobs.", "Set it to true.", param="logprobs")
     runners = (request.top_logprobs or 0) if request.logprobs else None
-    warm = temperature if request.temperature is None else request.temperature
+    temperature = usual if request.temperature is None else request.temperature
     if beams > 1 or method.beams_only:
-        warm = request.temperature or 0.0
-        _refuse(warm > 0, method, "a beam search does not sample", "temperature", "Leave it out or set it to 0.")
+        temperature = request.temperature or 0.0
+        _refuse(
+            temperature > 0, method, "a beam search does not sample", "temperature", "Leave it out or set it to 0."
+        )
         _refuse(n > 1, method, "a beam search gives one answer", "n", "Leave it out.")
         _refuse(beams == 1, method, "it is a beam search", "seewhen.num_beams", "Use 2 or more.")
         _refuse(not method.beams, method, "it has no beam search", "seewhen.num_beams", "Leave it out.")
     if method.samples_only:
-        _refuse(warm < 1e-4, method, "it only samples", "temperature", "Use 1, say.")
+        _refuse(temperature < 1e-4, method, "it only samples", "temperature", "Use 1, say.")
     if method.samples_only or beams > 1:
         _refuse(runners is not None, method, "this decoding keeps none", "logprobs", "Leave it out.")
         _refuse(asked.trace, method, "this decoding keeps none", "seewhen.trace", "Leave it out.")
+        for name in ("logit_bias", "bad_words", "min_p"):
+            _refuse(bool(getattr(request, name)), method, "this decoding takes none", name, "Leave it out.")
     _refuse(
         asked.objects is not None and not asked.trace,
         method,
@@ -120,7 +101,9 @@ def decoding_of(request: ChatRequest, default: Method, temperature: float, limit
     )
     _refuse(asked.trace and n > 1, method, "a trace is of one answer", "n", "Leave it out.")
     seed = secrets.randbits(48) if request.seed is None else request.seed
-    sampling = Sampling(warm, 1.0 if request.top_p is None else request.top_p, seed)
+    bias = {int(token): value for token, value in (request.logit_bias or {}).items()}
+    top_p = 1.0 if request.top_p is None else request.top_p
+    sampling = Sampling(temperature, top_p, seed, request.min_p or 0.0, bias)
     return Decoding(method, sampling, beams, n, tokens, runners)
 
 
@@ -131,84 +114,15 @@ def _refuse(condition: bool, method: Method, why: str, param: str, hint: str) ->
         )
 
 
-class Completion:
-    """A request on its way. `started` waits until nothing can be wrong with it any more."""
+class ChatReply(Pending):
+    """A chat completion as it is told: whole or in pieces."""
 
-    def __init__(self, request: ChatRequest, engine: Engine, settings: Settings, request_id: str) -> None:
-        self.request, self.engine, self.settings = request, engine, settings
-        self.id = f"chatcmpl-{request_id}"
-        self.created = int(time.time())
-        self._mail = Mailbox()
-        self._began = time.monotonic()
-        self.prompt_tokens = 0
-
-    async def prepare(self) -> None:
-        """Check, decode the images, and join the queue."""
-        limits, engine = self.settings.limits, self.engine
-        check_size(self.request, limits)
-        decoding = decoding_of(self.request, self.settings.method, self.settings.temperature, limits)
-        engine.check()
-        check_texts(texts(self.request.messages), reserved_words(engine.decoder.tokenizer))
-        async with self.settings.opening:  # few at a time: a decoded picture is large
-            images = await asyncio.to_thread(self._open, image_urls(self.request.messages))
-        method = decoding.method.prepare(engine.decoder.tokenizer)
-        stop, asked = self.request.stop, self.request.seewhen or Seewhen()
-        self.job = Job(
-            id=self.id,
-            prompt=render(engine.decoder.processor, self.request.messages),
-            images=tuple(images),
-            method=method,
-            fingerprint=method.fingerprint,
-            sampling=decoding.sampling,
-            n=decoding.n,
-            max_tokens=decoding.max_tokens,
-            deadline=self._began + limits.wall_seconds,
-            post=self._mail.post,
-            stops=() if stop is None else (stop,) if isinstance(stop, str) else tuple(stop),
-            runners=decoding.runners,
-            trace=asked.trace,
-            objects=None if asked.objects is None else tuple(asked.objects),
-            num_beams=decoding.num_beams,
-            stream=bool(self.request.stream),
-        )
-        engine.submit(self.job)
-
-    def _open(self, urls: Sequence[str]) -> list[Image.Image]:
-        limits, pixels = self.settings.limits, 0
-        images = []
-        for url in urls:
-            image = picture(url, limits, self.settings.fetcher)
-            pixels += image.width * image.height
-            if pixels > limits.request_pixels:
-                message = f"The images have more than {limits.request_pixels:,} pixels together."
-                raise ApiError(400, "image_too_large", message, "Make them smaller.", param="messages")
-            images.append(image)
-        return images
-
-    async def started(self) -> None:
-        """Wait for the first token; what was wrong with the request is raised here."""
-        event = await self._mail.take()
-        assert isinstance(event, Started)
-        self.prompt_tokens = event.prompt_tokens
-        metrics = self.settings.metrics
-        metrics.prompt(event.prompt_tokens)
-        metrics.first_token(time.monotonic() - self._began)
-
-    def cancel(self) -> None:
-        """The client is gone."""
-        if hasattr(self, "job"):
-            self.engine.cancel(self.job)
-
-    def over(self) -> None:
-        """The last byte is sent."""
-        self.settings.metrics.completion(time.monotonic() - self._began)
-
-    # -- responses ---------------------------------------------------------------------------------------
+    include_usage = False  # of a streamed answer
 
     async def whole(self) -> replies.ChatCompletion:
         """The complete response."""
         answers: list[Finished] = []
-        while not isinstance(event := await self._mail.take(), Done):
+        while not isinstance(event := await self.mail.take(), Done):
             if isinstance(event, Finished):
                 answers.append(event)
         choices = [
@@ -217,6 +131,7 @@ class Completion:
                 message=replies.AnswerMessage(content=answer.text),
                 logprobs=self._log_probs(answer.log_probs),
                 finish_reason="stop" if answer.reason == "stop" else "length",
+                stop_reason=answer.by,
                 seewhen=_choice_facts(answer),
             )
             for answer in answers
@@ -224,7 +139,7 @@ class Completion:
         return replies.ChatCompletion(
             id=self.id,
             created=self.created,
-            model=self.engine.name,
+            model=self.model,
             system_fingerprint=self._fingerprint,
             choices=choices,
             usage=self._usage(sum(answer.tokens for answer in answers)),
@@ -236,7 +151,7 @@ class Completion:
         for index in range(self.job.n):
             yield self._chunk(index, replies.DeltaMessage(role="assistant", content=""))
         answers: list[Finished] = []
-        while not isinstance(event := await self._mail.take(), Done):
+        while not isinstance(event := await self.mail.take(), Done):
             if isinstance(event, Delta):
                 yield self._chunk(
                     event.index,
@@ -252,10 +167,11 @@ class Completion:
                 index=answer.index,
                 delta=replies.DeltaMessage(),
                 finish_reason="stop" if answer.reason == "stop" else "length",
+                stop_reason=answer.by,
                 seewhen=_choice_facts(answer).model_dump(),
             )
             yield self._envelope(choices=[choice], seewhen=facts if answer is answers[-1] else None)
-        if self.request.stream_options is not None and self.request.stream_options.include_usage:
+        if self.include_usage:
             yield self._envelope(choices=[], usage=self._usage(sum(answer.tokens for answer in answers)))
 
     @property
@@ -279,7 +195,7 @@ class Completion:
         return replies.ChatChunk(
             id=self.id,
             created=self.created,
-            model=self.engine.name,
+            model=self.model,
             system_fingerprint=self._fingerprint,
             **fields,
         )
@@ -288,25 +204,80 @@ class Completion:
         return self._envelope(choices=[replies.ChunkChoice(index=index, delta=delta, **fields)])
 
     def _log_probs(self, entries: Sequence[LogProb]) -> replies.LogProbs | None:
+        return None
+
+
+class Completion(ChatReply):
+    """A chat completion on its way."""
+
+    def __init__(self, request: ChatRequest, engine: Engine, settings: Settings, request_id: str) -> None:
+        super().__init__(engine.name, engine.cancel, settings, f"chatcmpl-{request_id}")
+        self.request, self.engine, self.stream = request, engine, bool(request.stream)
+        self.include_usage = request.stream_options is not None and request.stream_options.include_usage
+
+    async def prepare(self) -> None:
+        """Check, decode the images, and join the queue."""
+        limits, engine = self.settings.limits, self.engine
+        check_size(self.request, limits)
+        decoding = decoding_of(self.request, self.settings.method, self.settings.temperature, limits)
+        engine.check()
+        goes_on = bool(self.request.continue_final_message)
+        prompt = await asyncio.to_thread(engine.prompter.prompt, self.request.messages, goes_on)
+        images = await self.opened(image_urls(self.request.messages))
+        method = decoding.method.prepare(engine.prompter.tokenizer)
+        stop, asked = self.request.stop, self.request.seewhen or Seewhen()
+        self.job = Job(
+            id=self.id,
+            prompt=prompt,
+            images=tuple(images),
+            method=method,
+            fingerprint=method.fingerprint,
+            sampling=self._forbidding(decoding.sampling),
+            n=decoding.n,
+            max_tokens=decoding.max_tokens,
+            deadline=self.deadline,
+            post=self.mail.post,
+            stops=() if stop is None else (stop,) if isinstance(stop, str) else tuple(stop),
+            keeps_stop=bool(self.request.include_stop_str_in_output),
+            begun="".join(texts(self.request.messages[-1:])) if goes_on else "",
+            runners=decoding.runners,
+            trace=asked.trace,
+            objects=None if asked.objects is None else tuple(asked.objects),
+            num_beams=decoding.num_beams,
+            stream=self.stream,
+        )
+        engine.submit(self.job)
+
+    def _forbidding(self, sampling: Sampling) -> Sampling:
+        """With the tokens of the words that must not be written."""
+        words, size = self.request.bad_words or (), self.engine.decoder.backbone.text_config.vocab_size
+        if any(token >= size for token in sampling.bias):
+            message = f"logit_bias has a token that the model does not have; it has {size:,}."
+            raise ApiError(400, "invalid_request", message, "Use its token ids.", param="logit_bias")
+        tokenizer = self.engine.prompter.tokenizer
+        ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for w in words for text in (w, f" {w}")]
+        return dataclasses.replace(sampling, forbidden=tuple(dict.fromkeys(tuple(row) for row in ids if row)))
+
+    def _log_probs(self, entries: Sequence[LogProb]) -> replies.LogProbs | None:
         if self.job.runners is None:
             return None
         return replies.LogProbs(
             content=[
                 replies.TokenLogProb(
-                    **self._token(entry.token, entry.log_prob),
-                    top_logprobs=[replies.TopLogProb(**self._token(*best)) for best in entry.best],
+                    **_token(entry.text, entry.log_prob),
+                    top_logprobs=[replies.TopLogProb(**_token(*best)) for best in entry.best],
                 )
                 for entry in entries
             ]
         )
 
-    def _token(self, token: int, log_prob: float) -> dict[str, Any]:
-        text = str(self.engine.decoder.tokenizer.decode([token], clean_up_tokenization_spaces=False))
-        # Half a character has no text of its own; its bytes are not known here.
-        known = None if "\ufffd" in text else list(text.encode("utf-8", "replace"))
-        return {"token": text, "logprob": round(log_prob, 6), "bytes": known}
+
+def _token(text: str, log_prob: float) -> dict[str, Any]:
+    # Half a character has no text of its own; its bytes are not known here.
+    known = None if "\ufffd" in text else list(text.encode("utf-8", "replace"))
+    return {"token": text, "logprob": round(log_prob, 6), "bytes": known}
 
 
 def _choice_facts(answer: Finished) -> replies.ChoiceFacts:
     fired = None if answer.fired is None else replies.Fired(tokens=answer.fired, of=answer.tokens)
-    return replies.ChoiceFacts(fired=fired, stopped=answer.stopped, trace=answer.trace)
+    return replies.ChoiceFacts(fired=fired, stopped=answer.stopped, trace=answer.trace, told=answer.told)

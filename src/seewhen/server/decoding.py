@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -12,15 +11,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers import LogitsProcessorList, StoppingCriteriaList
 
-from seewhen.answering import model_inputs
-from seewhen.attaching import Handle, attach
-from seewhen.backbone import Backbone
+from seewhen.asking.asker import Asker, Question
+from seewhen.asking.attach import attach
+from seewhen.asking.handle import Handle
+from seewhen.asking.memory import is_out_of_memory
+from seewhen.backbones.grids import image_grids
+from seewhen.backbones.loading import Loaded
+from seewhen.decoding.method import Method
+from seewhen.decoding.similarity import evidence, image_features, with_similarity
 from seewhen.errors import SeewhenError
-from seewhen.grids import image_grids
-from seewhen.loading import Loaded
-from seewhen.methods.base import Method
 from seewhen.runs.noise import stream_seed
 from seewhen.server import facts, sharing
 from seewhen.server.choosing import public
@@ -29,9 +30,9 @@ from seewhen.server.jobs import Delta, Done, Failed, Finished, Job, LogProb, Sta
 from seewhen.server.limits import Limits
 from seewhen.server.metrics import Metrics
 from seewhen.server.sampling import Choosers, RowChooser
+from seewhen.server.watching import Over, Settled, Steps, Watch
 from seewhen.server.writing import TextWriter
-from seewhen.viewer.payload import packed
-from seewhen.viewer.similarity import evidence, image_features, with_similarity
+from seewhen.showing.viewer.payload import packed
 
 _MOST_REMEMBERED = 1000  # clients can make up any number of parameters
 
@@ -41,9 +42,10 @@ class Row:
 
     def __init__(self, job: Job, index: int, tokenizer: Any) -> None:
         self.job, self.index = job, index
-        stream = stream_seed(job.sampling.seed, str(index))
-        self.chooser = RowChooser(job.sampling, stream, None if job.alone else job.runners)
-        self.writer = TextWriter(tokenizer, job.stops)
+        self.stream = stream_seed(job.sampling.seed, str(index))  # the seed of its random numbers
+        self.chooser = RowChooser(job.sampling, self.stream, None if job.alone else job.runners)
+        before = tokenizer(job.begun, add_special_tokens=False)["input_ids"] if job.begun else ()
+        self.writer = TextWriter(tokenizer, job.stops, before, job.keeps_stop)
         self.limit = job.max_tokens
         self.tokens: list[int] = []
         self.log_probs: list[LogProb] = []
@@ -65,10 +67,11 @@ class Row:
             return self.writer.end()
         likeliest = self.chooser.likeliest
         if likeliest is not None:
-            best = tuple((other, likeliest.of(other)) for other in likeliest.ids)
-            self.log_probs.append(LogProb(token, likeliest.of(token), best))
+            spelled = self.writer.spelled
+            best = tuple((spelled(other), likeliest.of(other)) for other in likeliest.ids)
+            self.log_probs.append(LogProb(spelled(token), likeliest.of(token), best))
         text = self.writer.add(token)
-        if self.writer.stopped:
+        if self.writer.stopped is not None:
             self.reason = "stop"
         elif len(self.tokens) >= self.limit:
             self.reason = "length"
@@ -77,6 +80,11 @@ class Row:
     def give_up(self, why: str) -> str:
         """No more tokens, for a reason of ours: `time` or `cancelled`."""
         self.reason, self.stopped = "length", why
+        return self.writer.end()
+
+    def rest(self) -> str:
+        """The answer ends with what is there."""
+        self.reason = "stop"
         return self.writer.end()
 
     def spelled(self, tokenizer: Any) -> str:
@@ -90,42 +98,14 @@ class Row:
         return fresh
 
 
-class _Steps(StoppingCriteria):
-    """Called after every step: hands out the new tokens and says which rows are finished."""
-
-    def __init__(self, run: Run) -> None:
-        # Weak: the run's handle keeps what `generate` was given for its trace, and this is among it. A circle
-        # would keep the batch's cache until the garbage collector comes by.
-        self._run = weakref.ref(run)
-
-    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        run = self._run()
-        assert run is not None  # it waits for the call that asks
-        done = run.step(input_ids[:, -1].tolist())
-        return torch.tensor(done, dtype=torch.bool, device=input_ids.device)
-
-
-class _Watch(StoppingCriteria):
-    """For beams, whose rows are not answers yet: only looks whether to go on."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-
-    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        over = self._job.cancelled or time.monotonic() > self._job.deadline
-        return torch.full((input_ids.shape[0],), over, dtype=torch.bool, device=input_ids.device)
-
-
 class Decoder:
     """A model with its processor, and what does not change from batch to batch."""
 
     def __init__(self, loaded: Loaded, limits: Limits, metrics: Metrics) -> None:
-        self.model, self.processor = loaded
-        self.tokenizer = getattr(self.processor, "tokenizer", self.processor)
-        self.backbone = Backbone.of(self.model)
+        self.asker = Asker(loaded)
+        self.model, self.processor, self.tokenizer = loaded[0], loaded[1], self.asker.tokenizer
+        self.pad, self.backbone = self.tokenizer.pad_token_id, self.asker.backbone
         self.limits, self.metrics = limits, metrics
-        eos = self.model.generation_config.eos_token_id
-        self.ends = frozenset([eos] if isinstance(eos, int) else eos or ())
         context = getattr(self.backbone.text_config, "max_position_embeddings", None)
         self.context = min(context or limits.context_tokens, limits.context_tokens)
         self._hosts: dict[str, bool] = {}
@@ -146,13 +126,12 @@ class Decoder:
         rows = [Row(job, index, self.tokenizer) for job in jobs for index in range(job.n)]
         inputs = self._inputs(rows)
         lengths = [int(n) for n in inputs["attention_mask"].sum(dim=1)]
-        too_long = {row.job for row, length in zip(rows, lengths, strict=True) if length >= self.context}
-        if too_long:
-            for job in too_long:
-                job.post(
-                    Failed(self._too_long(max(n for r, n in zip(rows, lengths, strict=True) if r.job is job)))
-                )
-            rest = [job for job in jobs if job not in too_long]
+        refused = {r.job: self._too_long(n) for r, n in zip(rows, lengths, strict=True) if n >= self.context}
+        refused |= {job: _unlogged() for job in jobs if job.runners is not None and self._judges(job)}
+        if refused:
+            for job, error in refused.items():
+                job.post(Failed(error))
+            rest = [job for job in jobs if job not in refused]
             return self.run(rest) if rest else None
         for row, length in zip(rows, lengths, strict=True):
             row.limit = min(row.limit, self.context - length)
@@ -169,15 +148,18 @@ class Decoder:
 
     def _inputs(self, rows: Sequence[Row]) -> dict[str, Any]:
         try:
-            return model_inputs(
-                self.model, self.processor, [row.job.images for row in rows], [row.job.prompt for row in rows]
-            )
-        except (SeewhenError, MemoryError, torch.OutOfMemoryError):
+            return self.asker.inputs([Question(row.job.prompt, row.job.images) for row in rows])
+        except SeewhenError:
             raise
         except Exception as error:  # processors refuse in their own ways, a StopIteration among them
+            if is_out_of_memory(error):
+                raise
             raise Unprocessable(
                 "The model's processor refused the prompt.", "Check the number and shape of the images."
             ) from error
+
+    def _judges(self, job: Job) -> bool:
+        return not job.alone and job.method.parts(self.backbone).judge is not None
 
     def _too_long(self, length: int) -> ApiError:
         return ApiError(
@@ -187,6 +169,16 @@ class Decoder:
             f"It must have fewer than {self.context}.",
             param="messages",
         )
+
+
+def _unlogged() -> ApiError:
+    return ApiError(
+        400,
+        "unsupported_combination",
+        "logprobs does not go with a method that takes tokens back.",
+        "Leave it out.",
+        param="logprobs",
+    )
 
 
 class Unprocessable(SeewhenError):
@@ -209,9 +201,8 @@ class Run:
         self.features = features  # of the images of each row, for traces; filled by the prefill
         self._inputs: dict[str, Any] = {}
         self.lengths = dict(zip(rows, lengths, strict=True))
-        self.notes: list[str] = []
-        # The session warns once per cause; here a warning is a note in the answer.
-        handle.session.warn = self.notes.append  # type: ignore[assignment, method-assign]
+        self.judged = handle.session.parts.judge is not None
+        handle.session.quiet = True  # what it has to say is a note in the answer
 
     def decode(self, inputs: dict[str, Any]) -> None:
         """Run the model to the end of the last answer."""
@@ -222,31 +213,46 @@ class Run:
             "repetition_penalty": 1.0,
             "num_beams": job.num_beams,
             "do_sample": False,
-            "pad_token_id": self.decoder.tokenizer.pad_token_id,
+            "pad_token_id": self.decoder.pad,
         }
         if job.num_beams > 1:
             self._decode_beams(inputs, options)
         else:
             if job.method.samples_only:
-                torch.manual_seed(stream_seed(job.sampling.seed, ""))
                 options |= {"do_sample": True, "top_k": 0, "top_p": job.sampling.top_p}
                 options["temperature"] = job.sampling.temperature
+                # Of their own: torch's is shared by the threads of all models.
+                options["generators"] = [torch.Generator().manual_seed(row.stream) for row in self.rows]
             else:
                 options["logits_processor"] = LogitsProcessorList([Choosers(self.rows)])
-            options["stopping_criteria"] = StoppingCriteriaList([_Steps(self)])
+            if self.judged:
+                options |= {
+                    "streamer": Settled(self),
+                    "stopping_criteria": StoppingCriteriaList([Over(self.rows)]),
+                }
+            else:
+                options["stopping_criteria"] = StoppingCriteriaList([Steps(self)])
             self.decoder.model.generate(**inputs, **options)
+        self._close()
+
+    def _close(self) -> None:
+        """Finish what waits for the end of the batch."""
+        now = time.monotonic()
+        for place, row in enumerate(self.rows):
+            if not row.finished:  # a judge ended it
+                late = now > row.job.deadline
+                text = row.give_up("time") if late else row.rest()
+                self._end(place, row, text)
         for waiting in self.jobs:
-            if waiting.trace:
+            if waiting.trace or self.judged:
                 self._finish_job(waiting)
 
     def _decode_beams(self, inputs: dict[str, Any], options: dict[str, Any]) -> None:
         """The best beam is known at the end; its tokens are then taken like any others."""
         row = self.rows[0]
-        options["stopping_criteria"] = StoppingCriteriaList([_Watch(row.job)])
+        options["stopping_criteria"] = StoppingCriteriaList([Watch(row.job)])
         output = self.decoder.model.generate(**inputs, **options)
-        prompt = inputs["input_ids"]
-        whole = torch.equal(output[:, : prompt.shape[1]], prompt)
-        for token in output[0, prompt.shape[1] if whole else 0 :].tolist():
+        for token in self.decoder.asker.new_tokens(output, inputs["input_ids"])[0]:
             if not row.finished:
                 self.step([token])
         if not row.finished:
@@ -259,7 +265,9 @@ class Run:
         for place in active:
             row, token = self.rows[place], tokens[place]
             self._start(row)
-            text = row.take(token, self.decoder.ends)
+            if self.judged and token == self.decoder.pad and token not in self.decoder.asker.ends:
+                continue  # of a row that a judge ended
+            text = row.take(token, self.decoder.asker.ends)
             if not row.finished and row.job.cancelled:
                 text += row.give_up("cancelled")
             elif not row.finished and now > row.job.deadline:
@@ -278,11 +286,15 @@ class Run:
     def _tell(self, place: int, row: Row, text: str, token: int | None = None) -> None:
         live: dict[str, Any] = {}
         if row.job.trace and token is not None:
-            told = facts.live(self.handle.session, place, token, row.spelled(self.decoder.tokenizer))
+            spelled = row.spelled(self.decoder.tokenizer)
+            # Settled tokens come sentence by sentence: what the session knows is of the newest step.
+            told = {"id": token, "text": spelled}
+            if not self.judged:
+                told = facts.live(self.handle.session, place, token, spelled)
             if place < len(self.features) and len(self.features[place]):
                 chosen = evidence(self.decoder.backbone, torch.tensor([token]), self.features[place])
                 told["similarity"] = packed(chosen[0])
-            live["tokens"] = [told | {"special": token in self.decoder.ends}]
+            live["tokens"] = [told | {"special": token in self.decoder.asker.ends}]
             if len(row.tokens) == 1:
                 live |= self._about(place, row)
         log_probs = row.new_log_probs()
@@ -300,22 +312,24 @@ class Run:
         self._start(row)
         if row.job.stream:
             self._tell(place, row, text, token)
-        if not row.job.trace and all(other.finished for other in self.rows if other.job is row.job):
+        waits = row.job.trace or self.judged
+        if not waits and all(other.finished for other in self.rows if other.job is row.job):
             self._finish_job(row.job)
 
     def _finish_job(self, job: Job) -> None:
-        """Post the answers of a job. A trace waits for the end of the batch, anything else does not."""
+        """Post the answers of a job. Traces and verdicts wait for the end of the batch, anything else does not."""
         trace = self._trace() if job.trace else None
+        call = self.handle.session.calls.current
         for place, row in enumerate(self.rows):
             if row.job is not job:
                 continue
             gated = not job.alone and not sharing.rides(job.method)
-            fired = facts.fired(self.handle.session.last, place, len(row.tokens)) if gated else None
+            fired = facts.fired(self.handle.session.last, place, len(row.tokens), call.steps) if gated else None
             text = row.writer.text
-            told = None
+            shown = None
             if trace is not None:
-                told = facts.full(trace, place, job, text, self.decoder.processor, public(job.method))
-            self.decoder.metrics.answered(job.method.name, len(row.tokens), fired)
+                shown = facts.full(trace, place, job, text, self.decoder.asker, public(job.method))
+            self.decoder.metrics.answered(type(job.method).name, len(row.tokens), fired)
             job.post(
                 Finished(
                     row.index,
@@ -325,11 +339,13 @@ class Run:
                     tuple(row.log_probs),
                     fired,
                     row.stopped,
-                    told,
+                    shown,
+                    facts.told(call.told[place], text) if call.told else None,
+                    row.writer.stopped,
                 )
             )
         guest = sharing.rides(job.method) and job.method != self.handle.method
-        job.post(Done(() if guest else tuple(dict.fromkeys(self.notes))))
+        job.post(Done(() if guest else tuple(dict.fromkeys(call.notes))))
 
     def _trace(self) -> Any:
         lengths = tuple(len(row.tokens) for row in self.rows)

@@ -11,14 +11,17 @@ from collections.abc import Sequence
 
 import torch
 
+from seewhen.asking.memory import free_memory, is_out_of_memory
+from seewhen.backbones.loading import Loaded
 from seewhen.errors import SeewhenError
-from seewhen.loading import Loaded
 from seewhen.server.decoding import Decoder
 from seewhen.server.failures import ApiError, internal, not_ready, shutting_down
 from seewhen.server.jobs import Failed, Job
 from seewhen.server.limits import Limits
 from seewhen.server.metrics import Metrics
+from seewhen.server.prompting import Prompter
 from seewhen.server.sharing import rides
+from seewhen.verdicts.shipped import shipped_name
 
 log = logging.getLogger("seewhen.server")
 
@@ -28,7 +31,10 @@ class Engine:
 
     def __init__(self, name: str, loaded: Loaded, limits: Limits, metrics: Metrics) -> None:
         self.name, self.limits = name, limits
+        # `packaged` or `photo`, by where it was loaded from: the page warns whom it does not suit.
+        self.shipped = shipped_name(str(getattr(loaded[0].config, "_name_or_path", "")))
         self.decoder = Decoder(loaded, limits, metrics)
+        self.prompter = Prompter(self.decoder.processor)
         self._metrics = metrics
         self._queue: deque[Job] = deque()
         self._running: Sequence[Job] = ()
@@ -38,8 +44,7 @@ class Engine:
         self._rows = limits.batch_rows  # less after the memory did not suffice
         self._pace = 1.0  # seconds a batch took, smoothed, for Retry-After
         self._thread = threading.Thread(target=self._main, name=f"seewhen-{name}", daemon=True)
-        metrics.gauge("queue_length", (("model", name),), lambda: self.waiting)
-        metrics.gauge("model_up", (("model", name),), lambda: self.alive)
+        metrics.watch(name, waiting=lambda: self.waiting, alive=lambda: self.alive)
 
     def start(self) -> None:
         """Begin to take jobs."""
@@ -207,10 +212,8 @@ class Engine:
                 self._answer(part)
 
     def _failure(self, error: Exception, jobs: Sequence[Job]) -> ApiError:
-        memory = isinstance(error, torch.OutOfMemoryError | MemoryError) or "out of memory" in str(error).lower()
-        if memory:
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+        if is_out_of_memory(error):
+            free_memory()
             self._rows = max(self._rows_of(jobs) // 2, 1)
             log.warning("out of memory with %d rows; batches now have at most %d", self._rows_of(jobs), self._rows)
             return ApiError(

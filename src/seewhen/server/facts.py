@@ -6,22 +6,38 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
-from seewhen.cli.asking import seen_box
-from seewhen.viewer.payload import Truth, answer_facts, answer_maps, attention_layers, packed
-from seewhen.viewer.words import risk
+from seewhen.asking.asker import seen_box
+from seewhen.methods.grammar import label_of
+from seewhen.showing.viewer.payload import Truth, answer_facts, answer_maps, attention_layers, packed
+from seewhen.showing.viewer.word_risk import risk
 
 if TYPE_CHECKING:
-    from seewhen.grids import ImageGrid
-    from seewhen.intervene import Session
-    from seewhen.sequence import Sequence
+    from torch import Tensor
+
+    from seewhen.asking.asker import Asker
+    from seewhen.backbones.grids import ImageGrid
+    from seewhen.decoding.sequence import Sequence
+    from seewhen.decoding.session import Session
+    from seewhen.decoding.trace import Trace
     from seewhen.server.jobs import Job
-    from seewhen.trace import Trace
 
 
-def fired(sequence: Sequence | None, row: int, tokens: int) -> int | None:
-    """How many of a row's tokens were tilted; None where the method has no gate."""
+def fired(sequence: Sequence | None, row: int, tokens: int, steps: Tensor | None = None) -> int | None:
+    """How many of a row's tokens were tilted; None where the method has no gate.
+
+    `steps` (rows, tokens) says which pass made each token, where some were taken back.
+    """
     gate = None if sequence is None else sequence.recorder.buffers.get("gate")
-    return None if gate is None else int(gate[:tokens, row].any(dim=-1).sum())
+    if gate is None:
+        return None
+    made = gate[:tokens, row] if steps is None else gate[steps[row, :tokens].to(gate.device), row]
+    return int(made.any(dim=-1).sum())
+
+
+def told(known: dict[str, Any], text: str) -> dict[str, Any]:
+    """What a method tells of an answer that a stop string may have cut off."""
+    verdicts = known.get("verdicts")
+    return known if verdicts is None else {**known, "verdicts": [v for v in verdicts if v["end"] <= len(text)]}
 
 
 def live(session: Session, row: int, token: int, text: str) -> dict[str, Any]:
@@ -55,16 +71,14 @@ def placed(grids: tuple[ImageGrid, ...], job: Job, processor: Any) -> tuple[Imag
     )
 
 
-def full(trace: Trace, row: int, job: Job, text: str, processor: Any, method: dict[str, Any]) -> dict[str, Any]:
+def full(trace: Trace, row: int, job: Job, text: str, asker: Asker, method: dict[str, Any]) -> dict[str, Any]:
     """The whole trace of one answer, as the viewer reads it."""
     grids = list(trace.grids)
     if row < len(grids):
-        grids[row] = placed(grids[row], job, processor)
+        grids[row] = placed(grids[row], job, asker.processor)
         trace = trace.with_grids(tuple(grids))
-    tokenizer = getattr(processor, "tokenizer", processor)
-    special = frozenset(tokenizer.all_special_ids)
     truth = None if job.objects is None else Truth(job.objects)
-    facts = answer_facts(trace, label=str(method["method"]), text=text, row=row, special=special, truth=truth)
+    facts = answer_facts(trace, label=label_of(method), text=text, row=row, special=asker.special, truth=truth)
     return facts | {"method": method, "maps": answer_maps(trace, attention_layers([trace]), row)}
 
 

@@ -24,11 +24,10 @@ class ApiError(Exception):
         *,
         param: str | None = None,
         retry_after: int | None = None,
-        close: bool = False,
     ) -> None:
         super().__init__(message)
         self.status, self.code, self.message, self.hint = status, code, message, hint
-        self.param, self.retry_after, self.close = param, retry_after, close
+        self.param, self.retry_after = param, retry_after
 
     def body(self) -> dict[str, Any]:
         """The JSON of the answer."""
@@ -48,14 +47,17 @@ class ApiError(Exception):
         headers = {"Retry-After": str(self.retry_after)} if self.retry_after is not None else {}
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        if self.close:
-            headers["Connection"] = "close"
         return headers
 
 
 def internal() -> ApiError:
     """What a client learns of a defect of ours."""
     return ApiError(500, "internal_error", "Something went wrong in the server.", "Its log has the details.")
+
+
+def client_gone() -> ApiError:
+    """Nobody reads this; 499 is what the counters show."""
+    return ApiError(499, "client_gone", "The client went away.", "")
 
 
 def not_ready(model: str) -> ApiError:

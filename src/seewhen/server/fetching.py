@@ -22,6 +22,10 @@ from seewhen.server.limits import Limits
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _CHUNK = 64 * 1024
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_UNICAST = ipaddress.IPv6Network("2000::/3")  # all that is given out; site-local and the like lie outside
+_SPECIAL = tuple(
+    map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20"))
+)  # not all Pythons know
 
 
 def is_public(address: Address) -> bool:
@@ -34,7 +38,10 @@ def is_public(address: Address) -> bool:
             inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(inner)
-    return address.is_global and not address.is_multicast and not address.is_reserved
+        if address not in _UNICAST:
+            return False
+    special = any(address in network for network in _SPECIAL)
+    return address.is_global and not (special or address.is_multicast or address.is_reserved)
 
 
 def origin(text: str) -> tuple[str, str, int]:

@@ -8,18 +8,18 @@ from typing import Any
 
 from PIL import Image
 
-from seewhen.methods.base import Method
+from seewhen.decoding.method import Method
 from seewhen.server.failures import ApiError
 from seewhen.server.sampling import Sampling
 
 
 @dataclass(frozen=True)
 class LogProb:
-    """A token with its log-probability and those of the likeliest tokens."""
+    """A token as it stands in the text, with its log-probability and those of the likeliest in its place."""
 
-    token: int
+    text: str
     log_prob: float
-    best: tuple[tuple[int, float], ...]
+    best: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,8 @@ class Finished:
     fired: int | None  # tokens that were tilted; None where the method has no gate
     stopped: str | None = None
     trace: dict[str, Any] | None = None
+    told: dict[str, Any] | None = None  # what the method itself tells: verdicts
+    by: str | None = None  # the stop string that ended it
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class Job:
     deadline: float  # of time.monotonic()
     post: Callable[[Event], None]
     stops: tuple[str, ...] = ()
+    keeps_stop: bool = False  # in the answer
+    begun: str = ""  # the answer as far as the prompt has it
     runners: int | None = None  # how many of the likeliest tokens to report; None: no log-probabilities
     trace: bool = False
     objects: tuple[str, ...] | None = None  # what the pictures show, where the client knows it

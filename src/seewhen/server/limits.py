@@ -32,13 +32,16 @@ class Limits:
     image_side: int = 16_384
     image_min_side: int = 8
     image_aspect: int = 100  # longer side over shorter side
+    image_seconds: int = 10  # for an image to be decoded
     fetch_seconds: int = 5  # for an image from an allowed host
     # of a connection
     body_bytes: int = 16 * MIB
     bodies_bytes: int = 512 * MIB  # all request bodies that are being read or answered
-    read_seconds: int = 60  # for a request to arrive
+    header_seconds: int = 10  # for the headers of a request to arrive
+    read_seconds: int = 60  # for its body to arrive
     write_seconds: int = 30  # for a client to take what was written
-    requests: int = 512  # that are being read or answered; twice as many connections
+    connections: int = 1024  # or three quarters of the files the system lets us open, if fewer
+    requests: int = 512  # that are being answered
     # of the work
     queue: int = 128  # requests that wait
     queue_bytes: int = 1024 * MIB  # decoded images that wait

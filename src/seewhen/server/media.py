@@ -1,18 +1,18 @@
 """Images from a request: data URLs, and addresses on allowed hosts.
 
 A client's string never reaches a library that would open paths or follow addresses: what comes out of here
-is a decoded picture, and no pixel is decoded that the header does not allow.
+is a picture from the one reader (`backbones/pictures.py`), under the server's limits.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import io
 import re
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
+from seewhen.backbones.pictures import PictureLimits, UnreadablePicture, open_image
 from seewhen.server.failures import ApiError
 from seewhen.server.fetching import Fetcher
 from seewhen.server.limits import Limits
@@ -21,11 +21,9 @@ FORMATS = ("JPEG", "PNG", "WEBP")
 _HEADER = re.compile(r"data:image/[a-z0-9.+-]{1,40};base64,", re.IGNORECASE)
 
 
-def picture(url: str, limits: Limits, fetcher: Fetcher) -> Image.Image:
-    """The image at `url`, decoded, within the limits."""
-    if url[:5].lower() == "data:":
-        return decoded(from_data_url(url, limits), limits)
-    return decoded(fetcher.fetch(url), limits)
+def content(url: str, limits: Limits, fetcher: Fetcher) -> bytes:
+    """The file at `url`."""
+    return from_data_url(url, limits) if url[:5].lower() == "data:" else fetcher.fetch(url)
 
 
 def from_data_url(url: str, limits: Limits) -> bytes:
@@ -42,45 +40,23 @@ def from_data_url(url: str, limits: Limits) -> bytes:
 
 
 def decoded(data: bytes, limits: Limits) -> Image.Image:
-    """The picture in `data`. Format, size and frames are checked from the header, before any pixel is decoded."""
-    if len(data) > limits.image_bytes:
-        raise _too_many_bytes(limits)
+    """The picture in `data`, by the library's reader under the server's limits."""
     try:
-        image = Image.open(io.BytesIO(data), formats=FORMATS)
-        _check_size(image.size, limits)
-        if getattr(image, "n_frames", 1) > 1:
-            raise _refused("animated_image", "The image has several frames.", "Send one of them.")
-        return image.convert("RGB")
-    except ApiError:
-        raise
-    except UnidentifiedImageError:
-        raise _refused("invalid_image", "This is not a JPEG, PNG or WebP image.", "Convert it first.") from None
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise _refused("image_too_large", "The image has too many pixels.", "Make it smaller.") from None
-    except Exception as error:
-        # What a broken file does to a parser is of many kinds, and Pillow's own words can hold addresses.
-        kind = type(error).__name__
-        raise _refused("invalid_image", f"The image cannot be decoded ({kind}).", "Is it complete?") from None
+        return open_image(data, picture_limits(limits))
+    except UnreadablePicture as error:
+        raise _refused(error.code, error.message, error.hint) from None
 
 
-def _check_size(size: tuple[int, int], limits: Limits) -> None:
-    shorter, longer = sorted(size)
-    if shorter < limits.image_min_side:
-        raise _refused(
-            "image_too_small",
-            f"The image has {size[0]} x {size[1]} pixels.",
-            f"Sides from {limits.image_min_side}.",
-        )
-    if longer > limits.image_side or size[0] * size[1] > limits.image_pixels:
-        raise _refused(
-            "image_too_large",
-            f"The image has {size[0]} x {size[1]} pixels.",
-            f"At most {limits.image_pixels:,} and {limits.image_side:,} on a side.",
-        )
-    if longer > limits.image_aspect * shorter:
-        raise _refused(
-            "image_too_long", "The image is too long for its width.", f"At most {limits.image_aspect}:1."
-        )
+def picture_limits(limits: Limits) -> PictureLimits:
+    """The server's limits in the reader's words."""
+    return PictureLimits(
+        formats=FORMATS,
+        file_bytes=limits.image_bytes,
+        pixels=limits.image_pixels,
+        side=limits.image_side,
+        min_side=limits.image_min_side,
+        aspect=limits.image_aspect,
+    )
 
 
 def _too_many_bytes(limits: Limits) -> ApiError:

@@ -7,7 +7,7 @@ import io
 from functools import cache
 from typing import Any
 
-from seewhen.viewer.page import STYLES, VIEWER, asset, filled, joined, policy
+from seewhen.showing.viewer.page import STYLES, TEMPLATES, VIEWER, joined, page_html, policy
 
 _SCRIPTS = (*VIEWER, "methods.js", "stream.js", "live.js")
 
@@ -16,10 +16,14 @@ _SCRIPTS = (*VIEWER, "methods.js", "stream.js", "live.js")
 def live_page() -> tuple[str, str]:
     """The page and its content security policy: our own style and script, and calls of this server only."""
     style, script = joined((*STYLES, "live.css")), joined(_SCRIPTS)
-    parts = {"{{STYLE}}": style, "{{VIEWER}}": asset("viewer.html"), "{{SCRIPT}}": script}
-    return filled(
-        asset("live.html"), parts
-    ), f"{policy(style, script)}; connect-src 'self'; frame-ancestors 'none'"
+    html = TEMPLATES.get_template("live.html").render(style=style, script=script)
+    return html, f"{policy(style, script)}; connect-src 'self'; frame-ancestors 'none'"
+
+
+@cache
+def empty_page() -> str:
+    """The viewer without an answer: what the live page saves is put into it there."""
+    return page_html(None)
 
 
 def scene(split: str, index: int) -> dict[str, Any]:

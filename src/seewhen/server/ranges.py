@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from seewhen.decoding.method import Method
 from seewhen.errors import InvalidMethod
-from seewhen.methods.base import Method
 
 _STEPS = 20  # how finely the ends are searched for
 

@@ -58,11 +58,15 @@ class Fired(Reply):
 
 
 class ChoiceFacts(Reply):
-    """What the method did in one answer. `stopped` is "time" where the server's wall time ended it."""
+    """What the method did in one answer. `stopped` is "time" where the server's wall time ended it.
+
+    `told` has what `confirm` found: verdicts on the objects of the answer, sentences taken back, costs.
+    """
 
     fired: Fired | None
     stopped: str | None = None
     trace: dict[str, Any] | None = None
+    told: dict[str, Any] | None = None
 
 
 class AnswerMessage(Reply):
@@ -80,6 +84,7 @@ class Choice(Reply):
     message: AnswerMessage
     logprobs: LogProbs | None = None
     finish_reason: Literal["stop", "length"]
+    stop_reason: str | None  # the stop string that ended it
     seewhen: ChoiceFacts
 
 
@@ -127,6 +132,7 @@ class ChunkChoice(Reply):
     delta: DeltaMessage
     logprobs: LogProbs | None = None
     finish_reason: Literal["stop", "length"] | None = None
+    stop_reason: str | None = None
     seewhen: dict[str, Any] | None = None
 
 
@@ -141,6 +147,33 @@ class ChatChunk(Reply):
     choices: list[ChunkChoice]
     usage: Usage | None = None
     seewhen: Facts | None = None
+
+
+class CheckedMention(Reply):
+    """A word that names an object; what the model says when asked about it."""
+
+    object: str
+    text: str
+    start: int
+    end: int
+    sentence: int
+    verdict: Literal["confirmed", "denied", "not asked"]
+    odds: float | None
+    probability: float | None
+    range: tuple[float | None, float | None] | None
+
+
+class CheckReply(Reply):
+    """A text with a verdict for each object it names."""
+
+    id: str
+    object: Literal["check"] = "check"
+    created: int
+    model: str
+    text: str
+    mentions: list[CheckedMention]
+    denied: list[str]
+    notes: list[str]
 
 
 class ModelCard(Reply):

@@ -2,81 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from seewhen.errors import InvalidInput
+from seewhen.server.connections import places, protocol_of
 from seewhen.server.guard import Guard
-from seewhen.server.limits import Limits
+from seewhen.server.logs import limit_logs
+
+_WAITING = 2048  # connections that the system keeps until we accept them
 
 
-def protocol_of(limits: Limits) -> type[H11Protocol]:
-    """uvicorn's protocol, with clocks for headers that never end and for clients that do not read."""
+class Server(uvicorn.Server):
+    """uvicorn's, with more connections that wait to be accepted than are accepted in one go."""
 
-    class Timed(H11Protocol):
-        _reading: asyncio.TimerHandle | None = None
-        _writing: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            if len(self.connections) > 2 * limits.requests:
-                transport.abort()
-                return
-            self._watch_reading()
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self._watch_reading()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            for timer in (self._reading, self._writing):
-                if timer is not None:
-                    timer.cancel()
-            super().connection_lost(exc)
-
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            # A reader that takes nothing for this long is not waited for; closing would wait for it, too.
-            self._writing = self.loop.call_later(limits.write_seconds, self.transport.abort)
-
-        def resume_writing(self) -> None:
-            if self._writing is not None:
-                self._writing.cancel()
-                self._writing = None
-            super().resume_writing()
-
-        def _watch_reading(self) -> None:
-            """A clock runs while the headers of a request are awaited; bodies have theirs in the guard."""
-            waiting = self.conn.their_state is h11.IDLE and self.timeout_keep_alive_task is None
-            if waiting and self._reading is None:
-                self._reading = self.loop.call_later(limits.read_seconds, self._too_slow)
-            elif not waiting and self._reading is not None:
-                self._reading.cancel()
-                self._reading = None
-
-        def _too_slow(self) -> None:
-            self._reading = None
-            if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
-                head = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-                self.transport.write(head)
-                self.transport.close()
-
-    return Timed
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        await super().startup(sockets)
+        for listening in (each for server in self.servers for each in server.sockets):
+            with socket.socket(fileno=os.dup(listening.fileno())) as same:
+                same.listen(_WAITING)
 
 
-def make_server(app: Guard, host: str, port: int, log_level: str = "info") -> uvicorn.Server:
+def make_server(app: Guard, host: str, port: int, log_level: str = "info") -> Server:
     """A uvicorn server for the application; `run()` serves until SIGINT or SIGTERM, then finishes what runs."""
     limits = app.settings.limits
+    connections, backlog = places(limits)
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
-        http=protocol_of(limits),
+        http=protocol_of(limits, connections),
+        backlog=backlog,
         ws="none",
         loop="asyncio",
         lifespan="on",
@@ -87,7 +46,7 @@ def make_server(app: Guard, host: str, port: int, log_level: str = "info") -> uv
         timeout_keep_alive=5,
         timeout_graceful_shutdown=limits.wall_seconds,
     )
-    return uvicorn.Server(config)
+    return Server(config)
 
 
 def check_address(host: str, port: int) -> None:
@@ -106,4 +65,6 @@ def check_address(host: str, port: int) -> None:
 
 def serve(app: Guard, host: str, port: int, log_level: str = "info") -> None:
     """Serve until told to stop."""
-    make_server(app, host, port, log_level).run()
+    server = make_server(app, host, port, log_level)
+    limit_logs()
+    server.run()

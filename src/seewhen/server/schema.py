@@ -6,14 +6,18 @@ of OpenAI that mean nothing to us are known by name, so that the refusal can say
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
 
 from seewhen.server.failures import ApiError
 
 _LARGEST_SEED = 2**63 - 1
-_NAME = r"^[a-z0-9_][a-z0-9_.:/+\-]*$"
+_MOST_ENTRIES = 256  # of any list or object of a request
+_MOST_VALUES = 32_768  # of a request, texts aside
+_LONGEST_NAME = 80  # of a field, where an error repeats it
+_NAME = r'^[A-Za-z0-9_][A-Za-z0-9_.:/+=,\[\]" \-]*$'
 
 Number = bool | int | Annotated[float, Field(allow_inf_nan=False)] | str | None
 
@@ -52,14 +56,14 @@ class UserMessage(Closed):
     """Text and images of the user."""
 
     role: Literal["user"]
-    content: str | Annotated[list[Part], Field(min_length=1)]
+    content: str | Annotated[list[Part], Field(min_length=1, max_length=_MOST_ENTRIES, fail_fast=True)]
 
 
 class OtherMessage(Closed):
     """Instructions, or an earlier answer: text only."""
 
     role: Literal["system", "developer", "assistant"]
-    content: str | Annotated[list[TextPart], Field(min_length=1)]
+    content: str | Annotated[list[TextPart], Field(min_length=1, max_length=_MOST_ENTRIES, fail_fast=True)]
 
 
 Message = Annotated[UserMessage | OtherMessage, Field(discriminator="role")]
@@ -75,7 +79,10 @@ class Seewhen(Closed):
     """The extension: which method decodes, and whether the full trace comes back."""
 
     method: str | None = Field(
-        default=None, pattern=_NAME, max_length=120, description="Such as cai, regular, cai+vcd; see /v1/methods."
+        default=None,
+        pattern=_NAME,
+        max_length=400,
+        description="Such as cai:paper, cai:contrast=3,threshold=0.2, cai:attention, cai+vcd; see /v1/methods.",
     )
     preset: str | None = Field(default=None, pattern=_NAME, max_length=120)
     parameters: dict[Annotated[str, Field(max_length=40)], Number] = Field(default_factory=dict, max_length=40)
@@ -97,9 +104,8 @@ class Unsupported(Closed):
 
     frequency_penalty: Literal[0] | None = None
     presence_penalty: Literal[0] | None = None
-    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
     response_format: TextFormat | None = None
-    modalities: list[Literal["text"]] | None = None
+    modalities: Annotated[list[Literal["text"]], Field(max_length=8)] | None = None
     store: Literal[False] | None = None
     tools: None = None
     tool_choice: Literal["none"] | None = None
@@ -115,48 +121,109 @@ class Unsupported(Closed):
     web_search_options: None = None
 
 
+Word = Annotated[str, Field(min_length=1, max_length=64)]
+TokenId = Annotated[str, Field(pattern=r"^\d{1,9}$")]
+Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
+
+
 class ChatRequest(Unsupported):
     """A chat completion."""
 
     model: str = Field(min_length=1, max_length=200)
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=_MOST_ENTRIES, fail_fast=True)]
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
     top_p: float | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
     n: int | None = Field(default=None, ge=1)
-    stop: (
-        Annotated[str, Field(min_length=1, max_length=64)]
-        | Annotated[list[Annotated[str, Field(min_length=1, max_length=64)]], Field(max_length=4)]
-        | None
-    ) = None
+    stop: Word | Annotated[list[Word], Field(max_length=4)] | None = None
+    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=_MOST_ENTRIES)] | None = Field(
+        default=None, description="By token id; changes the choice, not the log-probabilities that are told."
+    )
     seed: int | None = Field(default=None, ge=-_LARGEST_SEED, le=_LARGEST_SEED)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    # What other engines have beyond OpenAI, by their names.
+    min_p: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+    bad_words: Annotated[list[Word], Field(max_length=_MOST_ENTRIES)] | None = Field(
+        default=None, description="Words that are never written, as given and after a space."
+    )
+    include_stop_str_in_output: bool | None = None
+    continue_final_message: bool | None = Field(
+        default=None, description="Go on with the assistant's message that ends the conversation."
+    )
+    add_generation_prompt: bool | None = Field(default=None, description="Not true with continue_final_message.")
     seewhen: Seewhen | None = None
     # Accepted and not used.
     user: str | None = Field(default=None, max_length=256, description="Accepted, without effect.")
 
 
-_BRANCHES = ("str", "bool", "int", "float", "constrained-str")
+class CheckRequest(Closed):
+    """A text about an image, whose objects the model is asked about."""
+
+    model: str = Field(min_length=1, max_length=200)
+    image_url: ImageUrl
+    text: str
+    lexicon: Literal["open", "coco"] = Field(default="open", description="Which words are objects.")
+    verdict: Literal["auto", "asking"] = Field(default="auto", description="The model's own fit, or asking alone.")
+    threshold: float | None = Field(
+        default=None, ge=-100, le=100, allow_inf_nan=False, description="Log-odds from which it is confirmed."
+    )
 
 
-def parse(body: bytes) -> ChatRequest:
-    """The request in `body`; one clear error otherwise."""
+Asked = TypeVar("Asked", ChatRequest, CheckRequest)
+Model = TypeVar("Model", bound=Closed)
+
+
+def parse(body: bytes, kind: type[Asked], text_characters: int = 0) -> Asked:
+    """The request in `body`; one clear error otherwise. Its sizes are bounded before it is looked at in detail."""
+    if has_too_many(body, text_characters):
+        raise _too_many(_MOST_VALUES)
     try:
-        return ChatRequest.model_validate_json(body)
+        value = from_json(body)
+    except ValueError:
+        raise ApiError(
+            400, "invalid_json", "The body is not valid JSON.", "Send one JSON object as UTF-8."
+        ) from None
+    _check_entries(value)
+    return validated(value, kind)
+
+
+def has_too_many(body: bytes, text_characters: int) -> bool:
+    """Whether a request has more values than are built. Counting is fast, building is not."""
+    # Every value but the first of its list or object has a comma before it, and a text may have commas, too.
+    return body.count(b",") + body.count(b"[") + body.count(b"{") > _MOST_VALUES + text_characters
+
+
+def validated(value: Any, kind: type[Model]) -> Model:
+    """A value of this kind; one clear error otherwise."""
+    try:
+        return kind.model_validate(value)
     except ValidationError as error:
         raise _refusal(error) from None
+
+
+def _check_entries(value: Any) -> None:
+    """Refuse a list or an object with too many entries: pydantic would list what is wrong with each."""
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict | list):
+            if len(value) > _MOST_ENTRIES:
+                raise _too_many(_MOST_ENTRIES)
+            waiting.extend(value.values() if isinstance(value, dict) else value)
+
+
+def _too_many(limit: int) -> ApiError:
+    return ApiError(400, "limit_exceeded", "The request has too many values.", f"At most {limit:,} in one place.")
 
 
 def _refusal(error: ValidationError) -> ApiError:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = _fields(first["loc"])
     where = ".".join(place)
-    if first["type"] == "json_invalid":
-        return ApiError(400, "invalid_json", "The body is not valid JSON.", "Send one JSON object as UTF-8.")
     if place and place[0] in Unsupported.model_fields:
         return ApiError(
             400,
@@ -188,6 +255,6 @@ def _fields(place: tuple[int | str, ...]) -> list[str]:
             "[" in step or step in ("str", "bool", "int", "float", "constrained-str")
         )
         if not tag and not branch:
-            fields.append(str(step))
+            fields.append(str(step)[:_LONGEST_NAME])
         before = step
     return fields

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seewhen.errors import InvalidInput
+from seewhen.server.darkroom import Darkroom
 from seewhen.server.fetching import Fetcher
 from seewhen.server.limits import Limits
 from seewhen.server.metrics import Metrics
 
 if TYPE_CHECKING:
-    from seewhen.methods.base import Method
+    from seewhen.decoding.method import Method
 
 _SHORTEST_KEY = 16
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -57,10 +57,11 @@ class Settings:
     names: tuple[str, ...] = ()  # Host headers that are accepted beside the local ones
     temperature: float = 1.0  # where a request names none; OpenAI's default
     metrics: Metrics = field(default_factory=Metrics)
-    opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(4))
+    darkroom: Darkroom = field(init=False)
 
     def __post_init__(self) -> None:
         check_key(self.host, self.key)
+        object.__setattr__(self, "darkroom", Darkroom(self.limits))
 
     def knows(self, host: str) -> bool:
         """Whether a Host header names this server: otherwise somebody else's name points here."""

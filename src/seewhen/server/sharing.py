@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from seewhen.interventions import Intervention
-from seewhen.methods.base import Method, Parts
+from seewhen.decoding.method import Method, Parts
+from seewhen.decoding.sequence import Intervention
+from seewhen.decoding.tilted_attention import Tilt
 from seewhen.methods.regular import Regular
-from seewhen.tilting import Tilt
 
 if TYPE_CHECKING:
-    from seewhen.backbone import Backbone
-    from seewhen.sequence import Prefill, Sequence
+    from seewhen.backbones.backbone import Backbone
+    from seewhen.decoding.prefill import Prefill
+    from seewhen.decoding.sequence import Sequence
 
 
 def rides(method: Method) -> bool:

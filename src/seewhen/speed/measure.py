@@ -1,9 +1,10 @@
 """What decoding costs: prefill, milliseconds per token, memory, and how far from the memory's own speed.
 
-All methods of one batch size are warmed up first, then run in turns, so that a drift of the machine
-falls on all alike; medians count, and ratios are taken within each round. The floor is the time to read
-the decoder's weights and the cache once, at the bandwidth that a plain sum over a large tensor reaches
-on the same device in the same run.
+The steps themselves are timed: from the choice of the first token to the last, by events on the device. Nothing
+that was measured apart is subtracted. All methods of one batch size are warmed up first, then run in turns, so
+that a drift of the machine falls on all alike; medians count, and ratios are taken within each round. The floor
+is the time to read the decoder's weights and the cache once, at the bandwidth that a plain sum over a large tensor
+reaches on the same device in the same run.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import Tensor
+from transformers import LogitsProcessorList
+from transformers.generation.logits_process import TemperatureLogitsWarper
 
-from seewhen.attaching import Attachment
-from seewhen.backbone import Backbone
+from seewhen.asking.attach import Attachment
+from seewhen.backbones.backbone import Backbone
+from seewhen.decoding.fast import Fast
+from seewhen.decoding.method import Method
 from seewhen.errors import SeewhenError
-from seewhen.methods.base import Method
-from seewhen.speed import Fast
 
 # What `generate` needs for methods that do not run greedily.
 MODES: Mapping[str, Mapping[str, Any]] = {
@@ -50,12 +54,19 @@ class Cost:
     first_call_s: float  # with capture
     floor_ms: float
     ratio: float | None = None  # to regular decoding: median of the ratios of each round
+    ratio_low: float | None = None  # of the ratios, the smallest and the largest: with six rounds, the median
+    ratio_high: float | None = None  # lies between them in 97 of 100 repetitions
     memory_ratio: float | None = None
 
     @property
     def floor_share(self) -> float:
         """Share of the time per token that reading weights and cache once would take."""
         return self.floor_ms / self.ms_per_token
+
+    @property
+    def suspicious(self) -> bool:
+        """More rows than regular decoding, and faster: that was noise, or the method did not run."""
+        return self.extra_rows > 0 and self.ratio is not None and self.ratio < 1
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -71,30 +82,61 @@ class _Runner:
     inputs: Mapping[str, Any]
     tokens: int
     first_call_s: float = 0.0
-    short: list[float] = field(default_factory=list)
-    long: list[float] = field(default_factory=list)
+    prefills: list[float] = field(default_factory=list)
+    decodes: list[float] = field(default_factory=list)
     peak: int | None = None
 
-    def run(self, tokens: int) -> float:
-        """Seconds of one `generate` call of so many tokens."""
-        model = self.attachment.model
+    def turn(self) -> None:
+        """One `generate` call: milliseconds up to the first token's choice, and of all steps after it."""
+        model, watch = self.attachment.model, _FirstChoice()
         options = {"do_sample": False, **MODES.get(self.attachment.session.method.name, {})}
         # No end token: every run has the same length.
-        options |= {"max_new_tokens": tokens, "eos_token_id": None, "pad_token_id": 0}
-        _settle()
-        begin = time.perf_counter()
+        options |= {"max_new_tokens": self.tokens, "eos_token_id": None, "pad_token_id": 0}
+        settle()
+        begin = _Mark()
         with self.attachment.placed():
-            model.generate(**self.inputs, **options)
-        _settle()
-        return time.perf_counter() - begin
-
-    def turn(self) -> None:
-        """One repetition: the prompt alone, then all tokens."""
-        self.short.append(self.run(1))
-        self.long.append(self.run(self.tokens))
+            model.generate(**self.inputs, **options, logits_processor=LogitsProcessorList([watch]))
+        end = _Mark()
+        settle()
+        assert watch.mark is not None
+        self.prefills.append(begin.until(watch.mark))
+        self.decodes.append(watch.mark.until(end))
 
 
-def _settle() -> None:
+class _Mark:
+    """A moment: on a GPU the device's own, when its work so far is done."""
+
+    def __init__(self) -> None:
+        self.event = torch.cuda.Event(enable_timing=True) if torch.cuda.is_available() else None
+        if self.event is not None:
+            self.event.record()
+        self.host = time.perf_counter()
+
+    def until(self, later: _Mark) -> float:
+        """Milliseconds."""
+        if self.event is not None and later.event is not None:
+            return float(self.event.elapsed_time(later.event))
+        return 1000 * (later.host - self.host)
+
+
+class _FirstChoice(TemperatureLogitsWarper):
+    """Marks when the first token is chosen and changes nothing. One that looks at scores alone may be captured."""
+
+    __slots__ = ("mark",)  # not among `vars`, which tell captured steps apart
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+        self.mark: _Mark | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """The scores as they are."""
+        if self.mark is None:
+            self.mark = _Mark()
+        return scores
+
+
+def settle() -> None:
+    """Wait for the device."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
@@ -147,7 +189,11 @@ def _ready(
         held = _allocated()
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
-        runner.first_call_s = runner.run(tokens)
+        begin = time.perf_counter()
+        runner.turn()
+        runner.first_call_s = time.perf_counter() - begin
+        runner.prefills.clear()
+        runner.decodes.clear()
         if torch.cuda.is_available():
             # Without what the methods before it have captured and keep for their rounds.
             runner.peak = torch.cuda.max_memory_allocated() - held + alone
@@ -163,8 +209,7 @@ def _allocated() -> int:
 
 def _cost(runner: _Runner, batch: int, backbone: Backbone, bandwidth: float) -> Cost:
     attachment, steps = runner.attachment, runner.tokens - 1
-    prefill = statistics.median(runner.short)
-    each = [1000 * (long - prefill) / steps for long in runner.long]
+    each = [decode / steps for decode in runner.decodes]
     ms = statistics.median(each)
     ids = runner.inputs["input_ids"]
     images = int(backbone.image_mask(ids[:1]).sum())
@@ -177,7 +222,7 @@ def _cost(runner: _Runner, batch: int, backbone: Backbone, bandwidth: float) -> 
         image_tokens=images,
         new_tokens=runner.tokens,
         extra_rows=len(attachment.session.parts.branches),
-        prefill_ms=1000 * prefill,
+        prefill_ms=statistics.median(runner.prefills),
         ms_per_token=ms,
         rounds=tuple(each),
         tokens_per_second=1000 * batch / ms,
@@ -190,21 +235,20 @@ def _cost(runner: _Runner, batch: int, backbone: Backbone, bandwidth: float) -> 
 def _way(attachment: Attachment) -> str:
     if attachment.loop is None:
         return "off"
-    return "graph" if any(step.captured for step in attachment.loop.kept) else "uncaptured"
+    return "graph" if any(step.captured for step in attachment.loop.kept.all) else "uncaptured"
 
 
 def _compared(found: list[Cost]) -> list[Cost]:
     regular = next((cost for cost in found if cost.method == "regular"), None)
     if regular is None:
         return found
-    return [
-        replace(
-            cost,
-            ratio=statistics.median(a / b for a, b in zip(cost.rounds, regular.rounds, strict=True)),
-            memory_ratio=cost.peak_bytes / regular.peak_bytes if cost.peak_bytes and regular.peak_bytes else None,
-        )
-        for cost in found
-    ]
+    compared = []
+    for cost in found:
+        ratios = [a / b for a, b in zip(cost.rounds, regular.rounds, strict=True)]
+        memory = cost.peak_bytes / regular.peak_bytes if cost.peak_bytes and regular.peak_bytes else None
+        middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
+        compared.append(replace(cost, ratio=middle, ratio_low=low, ratio_high=high, memory_ratio=memory))
+    return compared
 
 
 def bytes_per_step(backbone: Backbone, rows: int, columns: int) -> int:
@@ -226,9 +270,9 @@ def read_bandwidth(device: torch.device) -> float:
     data = torch.ones(size, dtype=torch.float32, device=device)
     times = []
     for _ in range(8):
-        _settle()
+        settle()
         begin = time.perf_counter()
         data.sum()
-        _settle()
+        settle()
         times.append(time.perf_counter() - begin)
     return data.numel() * data.element_size() / min(times)

@@ -1,0 +1,141 @@
+"""One picture, one question, one method: the answer with its trace, and what it cost."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL import Image
+
+from seewhen.asking.asker import Asker, Question
+from seewhen.asking.opening import collected_warnings, plain_errors
+from seewhen.asking.options import Decoding
+from seewhen.backbones.pictures import picture_file
+from seewhen.decoding.method import Method
+from seewhen.decoding.trace import Trace
+from seewhen.methods import method as make_method
+from seewhen.methods.grammar import label
+
+_TIMED_TOKENS = 32
+_TIMED_ROUNDS = 3
+_TIMED_SECONDS = 2.0  # no further round once a method has taken this long
+_BEAMS = 5
+
+# Gets a function that reads the newest entropy; gives a streamer.
+MakeStreamer = Callable[[Callable[[], float | None]], Any]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a method cost beside regular decoding of the same prompt in the same run."""
+
+    ms_per_token: float
+    ratio: float
+    extra_rows: int
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one method said. `trace` is None where the decoding loop keeps none."""
+
+    label: str
+    method: Method
+    text: str
+    trace: Trace | None
+    notes: tuple[str, ...] = ()
+    told: Mapping[str, Any] | None = None  # by the method, where there is no trace to tell it
+
+
+class PictureQuestion:
+    """A loaded model with one question about one picture."""
+
+    def __init__(self, loaded: Any, image: Image.Image, question: str, decoding: Decoding) -> None:
+        self.asker = Asker(loaded)
+        self.decoding, self._image = decoding, image
+        self._question = Question(self.asker.prompt(question), (image,))
+
+    def answer(self, chosen: Method, *, full: bool, streamer: MakeStreamer | None = None) -> Reply:
+        """Generate once. `full` keeps the full trace."""
+        options, notes = self._options(chosen)
+        with plain_errors(), self.asker.attached(chosen, trace=full) as attached:
+            session = attached.handle.session
+            streams = streamer is not None and options["num_beams"] == 1 and not session.parts.loop
+            if streams and streamer is not None:
+                options["streamer"] = streamer(lambda: _newest_entropy(session))
+            elif streamer is not None:
+                notes.append("not streamed: beams are only known at the end")
+            torch.manual_seed(self.decoding.seed)
+            with collected_warnings() as warned:
+                (batch,) = attached.answer([self._question], options)
+        trace = batch.trace
+        if trace is not None:
+            trace = self.asker.placed(trace, [[self._image.size]] * trace.rows)
+            trace = dataclasses.replace(trace, completing=self._with_picture)
+        return Reply(label(chosen), attached.method, batch.answers[0].text, trace, (*notes, *warned))
+
+    def _with_picture(self, trace: Trace) -> Trace:
+        return dataclasses.replace(trace, pictures=(picture_file(self._image),) * trace.rows)
+
+    def _options(self, method: Method) -> tuple[dict[str, Any], list[str]]:
+        """The decoding arguments, changed where a method has no other way to decode; and notes saying so."""
+        options, notes = self.decoding.arguments(), []
+        if method.beams_only and options["num_beams"] == 1:
+            options["num_beams"] = _BEAMS
+            notes.append(f"{method.name} is a beam search: {_BEAMS} beams")
+        if method.samples_only and not options["do_sample"]:
+            options |= dataclasses.replace(self.decoding, do_sample=True).arguments()
+            notes.append(f"{method.name} rejects samples: sampled")
+        return options | {"pad_token_id": self.asker.tokenizer.pad_token_id}, notes
+
+    def costs(self, methods: Sequence[Method]) -> list[Cost]:
+        """Milliseconds per token, prefill included, beside regular decoding: the fastest of some rounds.
+
+        Without the full trace, which is for looking and costs time of its own.
+        """
+        regular = make_method("regular")
+        # Regular itself is timed once, so that it costs exactly what it costs.
+        timed = [regular, *(m for m in methods if m != regular)]
+        best: list[float] = [float("inf")] * len(timed)
+        spent = [0.0] * len(timed)
+        rows = [0] * len(timed)
+        with plain_errors(), collected_warnings():
+            self._timed(regular, 2)  # the first call of all pays for what is made once
+            for _ in range(_TIMED_ROUNDS):
+                for number, method in enumerate(timed):
+                    if spent[number] > _TIMED_SECONDS:
+                        continue
+                    seconds, tokens, rows[number] = self._timed(method, _TIMED_TOKENS)
+                    spent[number] += seconds
+                    best[number] = min(best[number], 1000 * seconds / max(tokens, 1))
+        found = [(ms, ms / best[0], extra) for ms, extra in zip(best, rows, strict=True)]
+        return [Cost(*found[timed.index(method)]) for method in methods]
+
+    def _timed(self, method: Method, most: int) -> tuple[float, int, int]:
+        options, _ = self._options(method)
+        options["max_new_tokens"] = min(most, self.decoding.max_new_tokens)
+        inputs = self.asker.inputs([self._question])
+        with self.asker.attached(method) as attached, torch.inference_mode():
+            rows = len(attached.handle.session.parts.branches)
+            torch.manual_seed(self.decoding.seed)
+            started = time.perf_counter()
+            output = self.asker.model.generate(**inputs, **options)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            seconds = time.perf_counter() - started
+        return seconds, len(self.asker.new_tokens(output, inputs["input_ids"])[0]), rows
+
+
+def _newest_entropy(session: Any) -> float | None:
+    """The entropy in nats of the output distribution of the step that just ran, if it is recorded."""
+    sequence = session.last
+    if sequence is None or "entropy" not in sequence.recorder.buffers:
+        return None
+    recorder = sequence.recorder
+    values = recorder.buffers["entropy"][int(recorder.step), 0].tolist()
+    known = next((value for value in reversed(values) if not math.isnan(value)), None)
+    return None if known is None else known * math.log(session.entropy_base)

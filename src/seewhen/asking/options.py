@@ -1,0 +1,57 @@
+"""How tokens are chosen, for everyone who asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from seewhen.errors import InvalidInput
+
+DESCRIBE = "Please describe this image in detail."
+TRIED = "regular,min-p,cai,confirm,cai+confirm,pai"  # what `seewhen try` tries unless told otherwise
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """The names are those of transformers. Greedy unless `do_sample`."""
+
+    max_new_tokens: int = 128
+    do_sample: bool = False
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    num_beams: int = 1
+    repetition_penalty: float | None = None
+    seed: int = 0
+
+    def check(self) -> None:
+        """Refuse what would silently do nothing."""
+        given = [name for name in ("temperature", "top_p", "top_k", "min_p") if getattr(self, name) is not None]
+        if given and not self.do_sample:
+            raise InvalidInput(
+                f"--{given[0].replace('_', '-')} does nothing in greedy decoding.", "Add --do-sample."
+            )
+
+    def arguments(self) -> dict[str, Any]:
+        """For `generate`. Everything is said, so that a checkpoint's generation config decides nothing."""
+        chosen: dict[str, Any] = {
+            "max_new_tokens": self.max_new_tokens,
+            "do_sample": self.do_sample,
+            "num_beams": self.num_beams,
+        }
+        if self.do_sample:
+            chosen["temperature"] = 1.0 if self.temperature is None else self.temperature
+            chosen["top_p"] = 1.0 if self.top_p is None else self.top_p
+            chosen["top_k"] = 0 if self.top_k is None else self.top_k
+            if self.min_p is not None:
+                chosen["min_p"] = self.min_p
+        chosen["repetition_penalty"] = 1.0 if self.repetition_penalty is None else self.repetition_penalty
+        return chosen
+
+    def about(self) -> dict[str, Any]:
+        """What a reader wants to know of it."""
+        told = {k: v for k, v in self.arguments().items() if k not in ("do_sample", "max_new_tokens")}
+        told = {k: v for k, v in told.items() if v != {"num_beams": 1, "repetition_penalty": 1.0}.get(k)}
+        how: dict[str, Any] = {"decoding": "sampled" if self.do_sample else "greedy"}
+        return how | told | ({"seed": self.seed} if self.do_sample else {})

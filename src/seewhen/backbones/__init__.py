@@ -1,0 +1,1 @@
+"""Models: what each must have, how it is loaded, prompted and shown pictures; ports and shapes."""

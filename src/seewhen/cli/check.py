@@ -1,0 +1,195 @@
+"""`seewhen check`: does a model stand by the objects that a text names?"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from seewhen.cli.options import AUTO, AnyModelFlags, ModelFlags, check_writable, flags
+from seewhen.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from seewhen.asking.check import Checked
+
+
+@dataclass(frozen=True)
+class JudgingFlags:
+    """Which words are asked about, and what counts as confirmed; as the method `confirm` has them."""
+
+    lexicon: Annotated[
+        str, typer.Option("--lexicon", help="Which words are objects: open, coco, or a file, one object per line.")
+    ] = "open"
+    verdict: Annotated[
+        str,
+        typer.Option(
+            "--verdict", help="auto (fitted, for the packaged models), asking (alone), or a file of `calibrate`."
+        ),
+    ] = "auto"
+    threshold: Annotated[
+        float | None, typer.Option("--threshold", help="Log-odds from which an object is confirmed.")
+    ] = None
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(flags(check))
+
+
+def check(
+    image: Annotated[Path | None, typer.Argument(help="The picture.", show_default=False)] = None,
+    text: Annotated[str | None, typer.Argument(help="A text about it, in quotes.", show_default=False)] = None,
+    *,
+    answers: Annotated[
+        Path | None, typer.Option("--answers", help="Instead: JSON lines with image and text (or caption).")
+    ] = None,
+    images: Annotated[
+        Path | None, typer.Option("--images", help="Folder of their pictures; that of the file unless given.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="JSON lines with verdicts; goes on where the file ends.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,
+    html: Annotated[Path | None, typer.Option("--html", help="Write one self-contained page.")] = None,
+    fail_on_denied: Annotated[
+        bool, typer.Option("--fail-on-denied", help="Exit with code 1 if an object is denied.")
+    ] = False,
+    judging: JudgingFlags,
+    model: AnyModelFlags,
+) -> None:
+    """Ask a model about every object that a text names, whoever wrote it.
+
+    seewhen check photo.jpg "A dog sits beside a vase." --model photo
+
+    seewhen check photo.jpg "A dog sits beside a vase." --html checked.html --fail-on-denied
+
+    seewhen check --answers captions.jsonl --images val2014 --out checked.jsonl
+    """
+    for file in (out, html):
+        check_writable(file)
+    if answers is None and image is not None and text is not None and out is images is None:
+        denied = _one(image, text, judging, model, as_json, html)
+    elif answers is not None and image is None and not as_json and html is None:
+        denied = _file(answers, images or answers.parent, out, judging, model)
+    else:
+        raise InvalidInput(
+            "Give a picture and a text (with --json, --html), or --answers FILE (with --images, --out).",
+            'For example: seewhen check photo.jpg "A dog beside a vase."',
+        )
+    if fail_on_denied and denied:
+        raise typer.Exit(1)
+
+
+def _one(
+    path: Path, text: str, judging: JudgingFlags, flags: AnyModelFlags, as_json: bool, html: Path | None
+) -> bool:
+    from seewhen.asking.default_model import warn_about_photograph
+    from seewhen.cli.answer import checked_picture
+
+    picture, known = checked_picture(path, flags)
+    if known.server is None:
+        warn_about_photograph(known.model, picture)
+    checked = _checker(judging, known)(picture, text)
+    if as_json:
+        facts = {"image": str(path), **checked.to_json(), "by": _by(judging, known)}
+        typer.echo(json.dumps(facts, ensure_ascii=False, allow_nan=False, indent=2))
+    else:
+        _print(checked)
+    if html is not None:
+        _write_page(html, checked, picture, path.name, known)
+    return bool(checked.denied)
+
+
+def _file(answers: Path, folder: Path, out: Path | None, judging: JudgingFlags, flags: AnyModelFlags) -> bool:
+    from seewhen.backbones.loading import check_name
+    from seewhen.runs.checking import check_all, check_into, read_answered
+
+    listed = read_answered(answers)
+    if served := flags.remote():
+        flags = dataclasses.replace(flags, model=served.model)
+    else:
+        if flags.model == AUTO:
+            flags = dataclasses.replace(flags, model=_model_for_first(folder / listed[0].image))
+        check_name(flags.model, flags.revision)
+    checker = _checker(judging, flags)
+
+    def judge(path: Path, text: str) -> Mapping[str, Any]:
+        return checker(path, text).to_json()
+
+    if out is not None:
+        lines = check_into(out, listed, folder, judge, _by(judging, flags))
+    else:
+        lines = []
+        for line in check_all(listed, folder, judge, _by(judging, flags)):
+            typer.echo(json.dumps(line, ensure_ascii=False, allow_nan=False))
+            lines.append(line)
+    failed = sum("error" in line for line in lines)
+    denied = sum(bool(line.get("denied")) for line in lines)
+    told = f"{len(lines)} answers checked, {denied} with denied objects"
+    sys.stderr.write(f"{told}, {failed} could not be checked\n" if failed else f"{told}\n")
+    return bool(denied)
+
+
+def _model_for_first(path: Path) -> str:
+    from seewhen.asking.default_model import model_for
+    from seewhen.backbones.pictures import open_image
+
+    return model_for(open_image(path))
+
+
+def _checker(judging: JudgingFlags, flags: AnyModelFlags) -> Callable[[Any, str], Checked]:
+    from seewhen.verdicts.lexicon import lexicon_named
+
+    lexicon_named(judging.lexicon)  # what is wrong with it is told before a model is loaded
+    if served := flags.remote():
+        return functools.partial(served.check, **dataclasses.asdict(judging))
+
+    from seewhen.asking.asker import Asker
+    from seewhen.asking.check import Checker
+    from seewhen.asking.opening import open_model
+
+    return Checker(Asker(open_model(flags.model, flags.loading())), **dataclasses.asdict(judging)).check
+
+
+def _by(judging: JudgingFlags, flags: AnyModelFlags) -> dict[str, Any]:
+    where = {} if flags.server is None else {"server": flags.server}
+    return {"model": flags.model, **where, **dataclasses.asdict(judging)}
+
+
+def _print(checked: Checked) -> None:
+    """The objects, the least probable first, and on a terminal the text with denied ones struck."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)
+    if console.is_terminal:
+        shown = Text(checked.text)
+        for each in checked.mentions:
+            style = {"denied": "strike red", "confirmed": "green"}.get(each.verdict, "")
+            shown.stylize(style, each.start, each.end)
+        console.print(shown)
+    once = {each.object: each for each in checked.mentions}
+    if not once:
+        console.print("The text names no object.")
+    for each in sorted(once.values(), key=lambda each: 2.0 if each.probability is None else each.probability):
+        known = "" if each.odds is None else f"  {each.probability:.0%}, log-odds {each.odds:+.2f}"
+        console.print(f"{each.verdict:<9}  {each.object}{known}", markup=False)
+    for note in checked.notes:
+        sys.stderr.write(f"note: {note}\n")
+
+
+def _write_page(path: Path, checked: Checked, picture: Image.Image, name: str, flags: ModelFlags) -> None:
+    from seewhen.showing.viewer.checked import write_checked
+
+    about = f"{name}; every object was put to {flags.model} as a yes/no question."
+    write_checked(path, checked.to_json(), picture, name, about)
+    sys.stderr.write(f"page: {path}\n")

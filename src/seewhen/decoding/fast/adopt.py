@@ -1,0 +1,125 @@
+"""Giving new state the old state's addresses, so that a captured step can run on it.
+
+A captured step reads and writes fixed addresses. When the next prompt has the same form, its cache and
+its sequence state take over the old tensors: caches when they allocate, everything else by copying.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seewhen.decoding.recorder import Recorder
+from seewhen.decoding.sequence import Sequence
+
+
+class Mismatch(Exception):
+    """The new state has another form than the old one: the step must be captured again."""
+
+
+_PLAIN = (int, float, str, bool, type(None), torch.dtype, torch.device)
+
+
+def adopt(new: Any, old: Any) -> Any:
+    """`new` with the values it has at the addresses of `old`; raises Mismatch where forms differ."""
+    if type(new) is not type(old):
+        raise Mismatch
+    if isinstance(new, Tensor):
+        return _copied(new, old)
+    if isinstance(new, dict):
+        if new.keys() != old.keys():
+            raise Mismatch
+        for name in new:
+            new[name] = adopt(new[name], old[name])
+        return new
+    if isinstance(new, list | tuple):
+        if len(new) != len(old):
+            raise Mismatch
+        return type(new)(adopt(a, b) for a, b in zip(new, old, strict=True))
+    if dataclasses.is_dataclass(new) or isinstance(new, Recorder):
+        free = _free(new) if isinstance(new, Sequence) else set()
+        for name, value in vars(new).items():
+            if name not in free:
+                object.__setattr__(new, name, _field(name, value, vars(old).get(name)))
+        return new
+    if isinstance(new, _PLAIN):
+        if new != old:
+            raise Mismatch
+        return new
+    raise Mismatch
+
+
+_SHARED = {"backbone", "interventions", "tables"}  # the session's, the same for all its sequences
+
+
+def _free(sequence: Sequence) -> set[str]:
+    """What may differ between prompts because no step reads it."""
+    any_length = all(intervention.any_prompt_length for intervention in sequence.interventions)
+    return {"reached", "placement", "prompt_length"} if any_length else {"reached", "placement"}
+
+
+def _field(name: str, new: Any, old: Any) -> Any:
+    if name in _SHARED:
+        if new is not old and new != old:
+            raise Mismatch
+        return new
+    return adopt(new, old)
+
+
+def _copied(new: Tensor, old: Tensor) -> Tensor:
+    if not _alike(new, old):
+        raise Mismatch
+    if new is not old:
+        old.copy_(new)
+    return old
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    return (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)
+
+
+def adopt_cache(new: Any, old: Any) -> None:
+    """Let each layer of the empty cache `new` take the tensors of `old` when it allocates its own."""
+    for layer, source in zip(new.layers, old.layers, strict=True):
+        layer.lazy_initialization = _taking_over(layer, source)
+
+
+def same_addresses(new: Any, old: Any) -> bool:
+    """Whether `new` has taken over all tensors of `old`."""
+    return all(
+        mine is theirs
+        for layer, source in zip(new.layers, old.layers, strict=True)
+        for mine, theirs in zip(_tensors(layer).values(), _tensors(source).values(), strict=True)
+    )
+
+
+def _tensors(layer: Any) -> dict[tuple[str, Any], Tensor]:
+    found: dict[tuple[str, Any], Tensor] = {}
+    for name, value in vars(layer).items():
+        if isinstance(value, Tensor):
+            found[name, None] = value
+        elif isinstance(value, dict):
+            found.update({(name, key): part for key, part in value.items() if isinstance(part, Tensor)})
+    return found
+
+
+def _taking_over(layer: Any, source: Any) -> Any:
+    stock = layer.lazy_initialization
+
+    def lazy_initialization(*args: Any, **kwargs: Any) -> None:
+        stock(*args, **kwargs)
+        theirs = _tensors(source)
+        for (name, key), mine in _tensors(layer).items():
+            old = theirs.get((name, key))
+            if old is None or old is mine or not _alike(old, mine):
+                continue
+            old.zero_()
+            if key is None:
+                setattr(layer, name, old)
+            else:
+                getattr(layer, name)[key] = old
+
+    return lazy_initialization

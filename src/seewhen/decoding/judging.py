@@ -1,0 +1,355 @@
+"""Decoding with a judge: between steps somebody looks at the tokens, asks aside, and may take tokens back.
+
+The loop does what transformers' own does, token for token, as long as nothing is taken back. A token that is
+taken back leaves its column in the cache; the column is hidden from its row, and the row's position goes back. So
+rows of a batch go back by themselves, and a captured step stays captured. A streamer gets settled tokens only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers.generation import GenerateDecoderOnlyOutput
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
+
+from seewhen.decoding.aside import Aside
+from seewhen.decoding.judge import Judge, Newest
+from seewhen.decoding.rows import Saved
+from seewhen.errors import UnsupportedMode
+
+if TYPE_CHECKING:
+    from seewhen.decoding.session import Session
+
+
+class Stepper(Protocol):
+    """A model in the middle of decoding; `decode` below does not care how its steps are made."""
+
+    @property
+    def cache(self) -> Any:
+        """Keys and values so far."""
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Feed one token (rows,) to each row; logits (rows, vocabulary), float32."""
+
+    def go_back(self, row: int, columns: list[int]) -> None:
+        """The row's tokens in these columns never were."""
+
+
+@dataclass
+class Growing:
+    """Steps of the model as it is, on the cache that `generate` made: transformers' own way, bit for bit."""
+
+    model: Any
+    kwargs: dict[str, Any]
+    ids: Tensor
+    before: int = 0  # columns that a branch put before the prompt: `generate` does not know of them
+
+    @property
+    def cache(self) -> Any:
+        """Keys and values so far."""
+        return self.kwargs["past_key_values"]
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """As in transformers' `_sample`."""
+        self.ids = torch.cat([self.ids, tokens[:, None]], dim=1)
+        inputs = self.model.prepare_inputs_for_generation(self.ids, next_sequence_length=1, **self.kwargs)
+        outputs = self.model(**inputs, return_dict=True)
+        self.kwargs = self.model._update_model_kwargs_for_generation(
+            outputs, self.kwargs, is_encoder_decoder=False
+        )
+        return outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=tokens.device)
+
+    def go_back(self, row: int, columns: list[int]) -> None:
+        """In the mask and the positions that `generate` carries along."""
+        mask, positions = self.kwargs.get("attention_mask"), self.kwargs.get("position_ids")
+        if mask is None:
+            mask = self.ids.new_ones(self.ids.shape[0], self.ids.shape[1] + 1)
+        mask = mask.clone()
+        mask[row, [column - self.before for column in columns]] = 0
+        self.kwargs["attention_mask"] = mask
+        if positions is not None:
+            positions = positions.expand(*positions.shape[:-2], len(mask), -1).clone()
+            positions[..., row, -1] -= len(columns)
+            self.kwargs["position_ids"] = positions
+
+
+@dataclass
+class Row:
+    """One answer while it is made."""
+
+    tokens: list[int] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)  # the pass whose logits each token was chosen from
+    columns: list[int] = field(default_factory=list)  # of the tokens that were fed already
+    settled: int = 0
+    start: tuple[int, Tensor] | None = None  # the pass and the logits of the first token that is not settled
+    done: bool = False
+    again: bool = False
+
+
+@dataclass
+class Choosing:
+    """What `generate` was told about choosing tokens."""
+
+    processors: Any
+    criteria: Any
+    config: Any
+    streamer: Any
+
+    def token(self, scores: Tensor) -> Tensor:
+        """(rows,), as transformers chooses them."""
+        if not self.config.do_sample:
+            return scores.argmax(dim=-1)
+        return torch.multinomial(torch.softmax(scores, dim=-1), num_samples=1).squeeze(1)
+
+
+class JudgedCall:
+    """One call with a judge."""
+
+    def __init__(
+        self, session: Session, prompt: Tensor, choosing: Choosing, stepper: Stepper, judge: Judge, aside: Aside
+    ) -> None:
+        self.session, self.prompt, self.choosing = session, prompt, choosing
+        self.stepper, self.judge, self.aside = stepper, judge, aside
+        self.rows = [Row() for _ in prompt]
+        config, pad = choosing.config, choosing.config._pad_token_tensor
+        self.longest = config.max_length - prompt.shape[1]
+        self.pad = 0 if pad is None else int(pad)
+        self.passes = self.streamed = 0
+        self.logits: list[list[Tensor]] = [[] for _ in prompt]  # of each row's tokens, where they are asked for
+        self.scores: list[list[Tensor]] = [[] for _ in prompt]
+        self.saved = Saved(aside.sequence, stepper.cache)
+        self.ends = frozenset(int(id) for c in _ends(choosing.criteria) for id in c.eos_token_id.flatten())
+        self.rules = [c for c in choosing.criteria if not isinstance(c, MaxLengthCriteria | EosTokenCriteria)]
+
+    def decode(self, logits: Tensor) -> Any:
+        """From the prompt's logits to what `generate` returns."""
+        streamer = self.choosing.streamer
+        if streamer is not None:
+            streamer.put(self.prompt.cpu())
+        self.saved.keep(range(len(self.rows)))
+        sources = [0] * len(self.rows)
+        most = most_steps(self.longest, self.session.parts.budget)
+        for step in range(1, most + 1):
+            tokens = self._choose(logits, sources)
+            self._rule(logits, step == most)
+            self._stream()
+            running = [row for row in self.rows if not row.done]
+            if not running or step == most:
+                break
+            if not all(row.again for row in running):  # else nobody has a token that stays
+                logits = self._feed(tokens)
+                sources = [self.passes] * len(self.rows)
+            logits = self._back(logits, sources)
+        self._close()
+        if streamer is not None:
+            streamer.end()
+        return self._result()
+
+    def _choose(self, logits: Tensor, sources: list[int]) -> Tensor:
+        """The next token of each row (rows,); the judge has the first and the last word on the scores."""
+        kept = [row.tokens for row in self.rows]
+        processors, allowed = self.choosing.processors, self.judge.logits(kept, logits)
+        scores = self.judge.scores(kept, processors(self._ids(), allowed) if processors else allowed)
+        tokens = self.choosing.token(scores)
+        if any(row.done for row in self.rows):
+            done = torch.tensor([row.done for row in self.rows], device=tokens.device)
+            tokens = torch.where(done, self.pad, tokens)
+        for number, (row, token) in enumerate(zip(self.rows, tokens.tolist(), strict=True)):
+            if row.done:
+                continue
+            if len(row.tokens) == row.settled:
+                row.start = (sources[number], logits[number].clone())
+            row.tokens.append(token)
+            row.steps.append(sources[number])
+            if self.choosing.config.output_logits:
+                self.logits[number].append(logits[number])
+            if self.choosing.config.output_scores:
+                self.scores[number].append(scores[number])
+        return tokens
+
+    def _ids(self) -> Tensor:
+        """Prompt and tokens. Rows that went back are shorter: padded on the left, as prompts are."""
+        longest = max(len(row.tokens) for row in self.rows)
+        if all(len(row.tokens) == longest for row in self.rows):
+            return torch.cat([self.prompt, self.prompt.new_tensor([row.tokens for row in self.rows])], dim=1)
+        rows = []
+        for prompt, row in zip(self.prompt, self.rows, strict=True):
+            own = prompt.new_tensor(row.tokens)
+            missing = prompt.new_full((longest - len(own),), self.pad)
+            rows.append(torch.cat([prompt, own, missing] if row.done else [missing, prompt, own]))
+        return torch.stack(rows)
+
+    def _rule(self, logits: Tensor, last: bool) -> None:
+        running = [not row.done for row in self.rows]
+        ended = self._ended(running)
+        ruling = self.judge.ruling(Newest([row.tokens for row in self.rows], logits, running, ended, last))
+        for number, row in enumerate(self.rows):
+            if not running[number]:
+                continue
+            row.again = bool(ruling.again) and ruling.again[number]
+            row.done = (ended[number] and not row.again) or (bool(ruling.ended) and ruling.ended[number])
+            if row.again and (row.done or last):
+                self._forget(number)
+            elif row.done or ruling.settle[number]:
+                row.settled = len(row.tokens)
+
+    def _forget(self, number: int) -> None:
+        """The row's tokens that are not settled never were."""
+        row = self.rows[number]
+        for kept in (row.tokens, row.steps, row.columns, self.logits[number], self.scores[number]):
+            del kept[row.settled :]
+
+    def _ended(self, running: list[bool]) -> list[bool]:
+        """Rows that `generate`'s own rules end with their newest token."""
+        over = [len(row.tokens) >= self.longest or not self.ends.isdisjoint(row.tokens[-1:]) for row in self.rows]
+        for rule in self.rules:
+            over = [a or b for a, b in zip(over, rule(self._ids(), None).tolist(), strict=True)]
+        return [now and bool(end) for now, end in zip(running, over, strict=True)]
+
+    def _feed(self, tokens: Tensor) -> Tensor:
+        """One pass; logits (rows, vocabulary) of what follows."""
+        logits = self.stepper.step(tokens)
+        for row in self.rows:
+            if not row.done:
+                row.columns.append(self.aside.filled)
+        self.passes += 1
+        self.aside.filled += 1
+        self.saved.keep([n for n, row in enumerate(self.rows) if len(row.tokens) == row.settled])
+        return logits
+
+    def _back(self, logits: Tensor, sources: list[int]) -> Tensor:
+        """Rows that go back choose again from the logits before the first token they take back."""
+        if any(row.again for row in self.rows):
+            logits = logits.clone()
+        for number, row in enumerate(self.rows):
+            if not row.again or row.done:
+                continue
+            assert row.start is not None
+            sources[number], logits[number] = row.start
+            gone = row.columns[row.settled :]
+            self.stepper.go_back(number, gone)
+            self.aside.sequence.take_back(number, gone, self.aside.filled)
+            self.saved.restore(number)
+            self._forget(number)
+            row.again = False
+        return logits
+
+    def _close(self) -> None:
+        """The steps are used up: what is there is the answer."""
+        for row in self.rows:
+            row.settled, row.done = len(row.tokens), True
+        self._stream()
+
+    def _stream(self) -> None:
+        """Hand out what all rows have settled."""
+        streamer = self.choosing.streamer
+        if streamer is None:
+            return
+        running = [row.settled for row in self.rows if not row.done]
+        ready = min(running) if running else max(row.settled for row in self.rows)
+        for place in range(self.streamed, ready):
+            column = [row.tokens[place] if place < len(row.tokens) else self.pad for row in self.rows]
+            streamer.put(torch.tensor(column))
+        self.streamed = max(self.streamed, ready)
+
+    def _result(self) -> Any:
+        longest = max(max(len(row.tokens) for row in self.rows), 1)  # an answer of which nothing stays is padding
+        tokens = [row.tokens + [self.pad] * (longest - len(row.tokens)) for row in self.rows]
+        call = self.session.calls.current
+        call.steps = torch.tensor([row.steps + [0] * (longest - len(row.steps)) for row in self.rows])
+        call.told = self.judge.finish([row.tokens for row in self.rows])
+        sequences = torch.cat([self.prompt, self.prompt.new_tensor(tokens)], dim=1)
+        if not self.choosing.config.return_dict_in_generate:
+            return sequences
+        scores, logits = (_by_step(kept, longest) for kept in (self.scores, self.logits))
+        return GenerateDecoderOnlyOutput(sequences=sequences, scores=scores, logits=logits)
+
+
+def most_steps(longest: int, budget: float) -> int:
+    """How many steps a call may take for answers of `longest` tokens."""
+    return max(longest, int(budget * longest))
+
+
+def _ends(criteria: Any) -> list[EosTokenCriteria]:
+    return [criterion for criterion in criteria if isinstance(criterion, EosTokenCriteria)]
+
+
+def _by_step(rows: list[list[Tensor]], steps: int) -> tuple[Tensor, ...] | None:
+    """One tensor (rows, vocabulary) per token; rows that ended earlier repeat their last."""
+    if not rows[0]:
+        return None
+    return tuple(torch.stack([row[min(step, len(row) - 1)] for row in rows]) for step in range(steps))
+
+
+@dataclass
+class JudgedLoop:
+    """The decoding loop of a session with a judge, in transformers' own steps."""
+
+    session: Session
+    streamer: Any = None
+
+    def __call__(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: Any = None,
+        stopping_criteria: Any = None,
+        generation_config: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Decode."""
+        logits, kwargs = read_prompt(model, input_ids, generation_config, kwargs)
+        choosing = Choosing(logits_processor, stopping_criteria, generation_config, self.streamer)
+        sequence = self.session.last
+        assert sequence is not None
+        stepper = Growing(model, kwargs, input_ids, sequence.widened)
+        return judged(self.session, input_ids, choosing, stepper, logits)
+
+
+def read_prompt(
+    model: Any, input_ids: Tensor, config: Any, kwargs: dict[str, Any]
+) -> tuple[Tensor, dict[str, Any]]:
+    """As transformers' loops begin: the prompt's last logits (rows, vocabulary), and the next step's arguments."""
+    outputs = model._prefill(input_ids, config, kwargs)
+    kwargs = model._update_model_kwargs_for_generation(outputs, kwargs, is_encoder_decoder=False)
+    return outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=input_ids.device), kwargs
+
+
+def check_window(session: Session, length: int) -> None:
+    """Refuse where a window would slide over columns that were taken back."""
+    text = session.backbone.text_config
+    slides = "sliding_attention" in (getattr(text, "layer_types", None) or ())
+    window = (getattr(text, "sliding_window", None) if slides else None) or length
+    if session.parts.budget > 1 and length > window:
+        raise UnsupportedMode(
+            f"{session.method.name} takes tokens back, which needs all of {length} columns, but some layers of "
+            f"this model see the last {window} only.",
+            "Use a shorter prompt or fewer new tokens, or a method that only marks.",
+        )
+
+
+def check_room(session: Session, cache: Any, length: int) -> None:
+    """Refuse a static cache without room for the tokens that may be made again."""
+    limits = [getattr(layer, "max_cache_len", None) for layer in getattr(cache, "layers", ())]
+    room = min((limit for limit in limits if limit is not None), default=length)
+    if session.parts.budget > 1 and room < length - 1:  # the last token is never stored
+        raise UnsupportedMode(
+            f"{session.method.name} takes tokens back, for which this static cache of {room} columns is "
+            f"too short: it may take {length - 1}.",
+            "Leave the cache to generate, or use fast='graph'.",
+        )
+
+
+def judged(session: Session, prompt: Tensor, choosing: Choosing, stepper: Stepper, logits: Tensor) -> Any:
+    """Decode to the end with the session's judge."""
+    longest = choosing.config.max_length - prompt.shape[1]
+    aside = Aside(session, stepper.cache)
+    length = aside.sequence.prompt_length + most_steps(longest, session.parts.budget)
+    check_window(session, length)
+    check_room(session, stepper.cache, length)
+    assert session.parts.judge is not None
+    judge = session.parts.judge(aside)
+    return JudgedCall(session, prompt, choosing, stepper, judge, aside).decode(logits)

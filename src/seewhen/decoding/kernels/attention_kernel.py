@@ -1,0 +1,175 @@
+"""Attention of one query row over a static cache, with the tilt inside: one pass over keys and values.
+
+Each program takes one key head of one row and a stretch of columns. Scores, tilt bias and the running
+softmax (`m`, `l`, output) stay in registers; with several stretches a second small kernel combines them.
+The tilt is a weight per column (zero on text), a gate per row and a strength; where the weight or the
+gate is zero the bias is exactly zero, so a closed gate gives the very bits of no tilt. The log-sum-exp
+of the (tilted) scores comes out too. The reference is `seewhen.equations.tilt` on `AttentionCall`.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_PROGRAMS = 264  # two for each multiprocessor of the largest cards keep the memory busy
+_BLOCK = 64
+_LOWEST = -60000.0  # an additive mask at or below this hides: the least float16 is -65504
+
+
+@triton.jit
+def _attend(
+    q_ptr, k_ptr, v_ptr, mask_ptr, weight_ptr, gate_ptr, out_ptr, lse_ptr,
+    key_heads, columns, stretch,
+    q_row, q_head, k_row, k_head, k_column, v_row, v_head, v_column, mask_row, weight_row,
+    scaling: tl.constexpr, strength: tl.constexpr,
+    groups: tl.constexpr, d: tl.constexpr, masked: tl.constexpr, additive: tl.constexpr,
+    form: tl.constexpr, split: tl.constexpr, block: tl.constexpr, whole: tl.constexpr, lowest: tl.constexpr,
+    precision: tl.constexpr,
+):  # fmt: skip
+    row, head = tl.program_id(0) // key_heads, tl.program_id(0) % key_heads
+    part = tl.program_id(1)
+    g, e, c = tl.arange(0, 16), tl.arange(0, d), tl.arange(0, block)
+    used = g < groups
+    q_at = q_ptr + row * q_row + (head * groups + g[:, None]) * q_head + e[None]
+    q = tl.load(q_at, mask=used[:, None], other=0.0)
+    open_ = 0.0
+    if form > 0:
+        open_ = tl.load(gate_ptr + row).to(tl.float32) * strength
+    highest = tl.full((16,), float("-inf"), tl.float32)
+    total = tl.zeros((16,), tl.float32)
+    output = tl.zeros((16, d), tl.float32)
+    first = part * stretch
+    last = tl.minimum(first + stretch, columns)
+    if masked:  # a stretch that is all hidden (padding, the cache's empty end) need not be read
+        s = tl.arange(0, whole)
+        hidden = tl.load(
+            mask_ptr + row * mask_row + first + s, mask=(s < stretch) & (first + s < columns), other=lowest
+        )
+        if tl.max(hidden.to(tl.float32), 0) <= lowest:
+            last = first
+    for start in range(first, last, block):
+        at = start + c
+        inside = at < last
+        k_at = k_ptr + row * k_row + head * k_head + at[None].to(tl.int64) * k_column + e[:, None]
+        k = tl.load(k_at, mask=inside[None], other=0.0)
+        scores = tl.dot(q, k, input_precision=precision) * scaling
+        if form > 0:
+            weight = tl.load(weight_ptr + row * weight_row + at, mask=inside, other=0.0) * open_
+            if form == 1:
+                scores += tl.abs(scores) * weight[None]
+            else:
+                scores += weight[None]
+        if masked:
+            seen = tl.load(mask_ptr + row * mask_row + at, mask=inside, other=0)
+            if additive:
+                scores += seen.to(tl.float32)[None]
+            else:
+                scores = tl.where(seen[None], scores, float("-inf"))
+        scores = tl.where(inside[None], scores, float("-inf"))
+        higher = tl.maximum(highest, tl.max(scores, 1))
+        safe = tl.where(higher == float("-inf"), 0.0, higher)  # all columns so far are hidden
+        p = tl.exp(scores - safe[:, None])
+        shrink = tl.exp(highest - safe)
+        total = total * shrink + tl.sum(p, 1)
+        v_at = v_ptr + row * v_row + head * v_head + at[:, None].to(tl.int64) * v_column + e[None]
+        v = tl.load(v_at, mask=inside[:, None], other=0.0)
+        output = output * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision=precision)
+        highest = higher
+    heads = key_heads * groups
+    query = row * heads + head * groups + g
+    lse = tl.where(total > 0, highest + tl.log(total), float("-inf"))
+    if split:
+        splits = tl.num_programs(1)
+        where = (query * splits + part).to(tl.int64)
+        tl.store(lse_ptr + where, lse, mask=used)
+        scale = tl.where(total > 0, 1.0 / total, 0.0)
+        tl.store(out_ptr + where[:, None] * d + e[None], output * scale[:, None], mask=used[:, None])
+    else:
+        tl.store(lse_ptr + query, lse, mask=used)
+        result = output / total[:, None]
+        tl.store(out_ptr + query[:, None] * d + e[None], result.to(out_ptr.dtype.element_ty), mask=used[:, None])
+
+
+@triton.jit
+def _combine(part_ptr, lse_part_ptr, out_ptr, lse_ptr, splits, d: tl.constexpr, block: tl.constexpr):
+    query = tl.program_id(0)
+    s, e = tl.arange(0, block), tl.arange(0, d)
+    live = s < splits
+    lse = tl.load(lse_part_ptr + query * splits + s, mask=live, other=float("-inf"))
+    highest = tl.max(lse, 0)
+    scale = tl.exp(lse - highest)
+    total = tl.sum(scale, 0)
+    where = (query * splits + s[:, None]).to(tl.int64) * d + e[None]
+    parts = tl.load(part_ptr + where, mask=live[:, None], other=0.0)
+    result = tl.sum(parts * scale[:, None], 0) / total
+    tl.store(out_ptr + query * d + e, result.to(out_ptr.dtype.element_ty))
+    tl.store(lse_ptr + query, highest + tl.log(total))
+
+
+FORMS = {"none": 0, "score": 1, "exponential": 2}
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float,
+    weights: Tensor | None = None,
+    gate: Tensor | None = None,
+    form: str = "none",
+    strength: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Output (rows, 1, heads, d) and log-sum-exp (rows, heads) of query (rows, heads, 1, d).
+
+    `key` and `value` are (rows, key heads, columns, d); `mask` (rows, 1, 1, columns), boolean or additive;
+    `weights` (rows, columns) and `gate` (rows,) say how far each column is tilted.
+    """
+    rows, heads, _, d = query.shape
+    key_heads, columns = key.shape[1:3]
+    blocks = triton.cdiv(columns, _BLOCK)
+    stretch = _BLOCK * triton.cdiv(blocks, min(blocks, triton.cdiv(_PROGRAMS, rows * key_heads)))
+    splits = triton.cdiv(columns, stretch)
+    split = splits > 1
+    output = torch.empty((rows, 1, heads, d), dtype=query.dtype, device=query.device)
+    lse = torch.empty((rows, heads), dtype=torch.float32, device=query.device)
+    parts, lse_parts = output, lse
+    if split:
+        parts = torch.empty((rows, heads, splits, d), dtype=torch.float32, device=query.device)
+        lse_parts = torch.empty((rows, heads, splits), dtype=torch.float32, device=query.device)
+    additive = mask is not None and mask.dtype != torch.bool
+    seen = lse if mask is None else mask[:, 0, 0]
+    weights = lse if weights is None else weights
+    _attend[(rows * key_heads, splits)](
+        query, key, value, seen, weights, lse if gate is None else gate, parts, lse_parts,
+        key_heads, columns, stretch,
+        query.stride(0), query.stride(1), key.stride(0), key.stride(1), key.stride(2),
+        value.stride(0), value.stride(1), value.stride(2),
+        0 if seen.shape[0] == 1 else seen.stride(0), weights.stride(0),
+        scaling=float(scaling), strength=float(strength),
+        groups=heads // key_heads, d=d, masked=mask is not None, additive=additive, form=FORMS[form],
+        split=split, block=_BLOCK, whole=triton.next_power_of_2(stretch), lowest=_LOWEST if additive else 0,
+        precision="ieee" if query.dtype == torch.float32 else "tf32",
+        num_warps=4, num_stages=2 if query.dtype == torch.float32 else 3,
+    )  # fmt: skip
+    if split:
+        block = triton.next_power_of_2(splits)
+        _combine[(rows * heads,)](parts, lse_parts, output, lse, splits, d=d, block=block, num_warps=4)
+    return output, lse
+
+
+def takes(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
+    """Whether the kernel takes this call."""
+    d = query.shape[-1]
+    return (
+        query.shape[2] == 1
+        and d == triton.next_power_of_2(d)
+        and d >= 16
+        and d * query.element_size() <= 512  # more does not fit into shared memory
+        and query.shape[1] // key.shape[1] <= 16
+        and query.stride(-1) == key.stride(-1) == 1
+        and (mask is None or (mask.dim() == 4 and mask.shape[1] == 1 and mask.stride(-1) == 1))
+    )

@@ -1,0 +1,80 @@
+"""Writing one token's keys and values into a static cache: one kernel for a layer, one for all lengths."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from transformers.cache_utils import StaticLayer
+
+from seewhen.decoding.kernels.availability import kernels_run_on
+
+
+@triton.jit
+def _write(
+    k_ptr, v_ptr, keys_ptr, values_ptr, length_ptr, heads, columns,
+    k_row, k_head, v_row, v_head, d: tl.constexpr, e: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    row, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    place = (tl.program_id(0) * columns + tl.load(length_ptr)).to(tl.int64)
+    at = tl.arange(0, block)
+    k = tl.load(k_ptr + row * k_row + head * k_head + at, mask=at < d, other=0.0)
+    tl.store(keys_ptr + place * d + at, k, mask=at < d)
+    v = tl.load(v_ptr + row * v_row + head * v_head + at, mask=at < e, other=0.0)
+    tl.store(values_ptr + place * e + at, v, mask=at < e)
+
+
+def write_row(layer: Any, key: Tensor, value: Tensor) -> None:
+    """Put key and value (rows, heads, 1, d) behind what `layer` holds; its length stays as it is."""
+    rows, heads, columns, d = layer.keys.shape
+    e = layer.values.shape[-1]
+    _write[(rows * heads,)](
+        key, value, layer.keys, layer.values, layer.cumulative_length, heads, columns,
+        key.stride(0), key.stride(1), value.stride(0), value.stride(1),
+        d=d, e=e, block=triton.next_power_of_2(max(d, e)), num_warps=1,
+    )  # fmt: skip
+
+
+class RowWriter:
+    """Lets a static cache take single tokens through `write_row`; `advance` then counts them, all layers at once.
+
+    Layers that are not plain static ones (sliding, recurrent) keep their own way and count for themselves.
+    """
+
+    def __init__(self, cache: Any) -> None:
+        self.layers = [layer for layer in cache.layers if type(layer) is StaticLayer]
+        for layer in self.layers:
+            layer.update = self._update(layer)
+
+    @staticmethod
+    def _update(layer: Any) -> Any:
+        # Not the layer itself: it would hold itself, and the cache's memory would wait for the garbage collector.
+        own = weakref.ref(layer)
+
+        def update(key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+            layer: Any = own()
+            if not _takes(layer, key, value):
+                result: tuple[Tensor, Tensor] = StaticLayer.update(layer, key, value, *args, **kwargs)
+                return result
+            write_row(layer, key, value)
+            return layer.keys, layer.values
+
+        return update
+
+    def advance(self) -> None:
+        """One more token in every layer that `write_row` serves."""
+        served = [layer for layer in self.layers if _serves(layer)]
+        if served:
+            torch._foreach_add_([layer.cumulative_length for layer in served], 1)
+
+
+def _serves(layer: Any) -> bool:
+    return bool(layer.is_initialized) and kernels_run_on(layer.keys.device)
+
+
+def _takes(layer: Any, key: Tensor, value: Tensor) -> bool:
+    return key.shape[2] == 1 and _serves(layer) and key.stride(-1) == 1 and value.stride(-1) == 1

@@ -1,0 +1,41 @@
+"""CUDA graphs: captured once, replayed without the host."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from threading import RLock
+from typing import Any
+
+import torch
+
+_DEVICE = RLock()
+
+
+def turn(device: torch.device) -> AbstractContextManager[Any]:
+    """One thread at a time talks to a GPU: while a step is captured nobody else may draw random numbers there.
+
+    Held for one pass only, never while a streamer or a stopping rule of the caller runs.
+    """
+    return _DEVICE if device.type == "cuda" else nullcontext()
+
+
+def captured_graph(step: Callable[[], None]) -> tuple[Callable[[], None], bool]:
+    """The step as a CUDA graph, and True. Capturing runs nothing. What cannot be captured stays as it is."""
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            step()
+    except RuntimeError as error:  # a module waits for the device: experts chosen on the host, some quantisations
+        reason = str(error).splitlines()[0]
+        warnings.warn(f"The decoding step cannot be captured, so it runs uncaptured: {reason}", stacklevel=2)
+        torch.cuda.synchronize()
+        return step, False
+
+    def replay() -> None:
+        graph.replay()
+
+    replay.step = step  # type: ignore[attr-defined]  # what the step holds must live as long as its graph
+    return replay, True

@@ -1,0 +1,115 @@
+"""The observer: what a full trace needs to see beside what the method itself records."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from seewhen.backbones.backbone import Backbone
+from seewhen.decoding.attention_call import AttentionCall
+from seewhen.decoding.prefill import Prefill
+from seewhen.decoding.sequence import Intervention, Sequence, Step
+from seewhen.decoding.tilted_attention import Relevance
+from seewhen.equations.when import entropy
+from seewhen.equations.where import cosine_to_units, unit
+
+_LENS_ROWS = 64  # states that go through the head together: as many rows of logits are held at once
+
+
+@dataclass(frozen=True)
+class Observer(Intervention):
+    """Reads, and changes nothing: entropy after every layer, image attention of every softmax layer,
+    relevance (and the bare cosine) at chosen source layers, each head's attention at chosen layers.
+
+    `own_relevance` is False when the method's tilt already records the relevance it uses; `gated` are the layers
+    whose entropy its gate records.
+    """
+
+    any_prompt_length: ClassVar[bool] = True
+
+    relevance_layers: tuple[int, ...] = ()
+    head_layers: tuple[int, ...] = ()
+    own_relevance: bool = True
+    gated: frozenset[int] = frozenset()
+    entropy_base: float = math.e  # the method's own unit, so that entropies and thresholds compare
+    relevance: Relevance = Relevance(query="tail_mean")
+
+    def sees(self, backbone: Backbone) -> frozenset[int]:
+        """All layers."""
+        return frozenset(range(backbone.num_layers))
+
+    def edits(self, backbone: Backbone) -> frozenset[int]:
+        """All softmax layers, to look at their attention."""
+        return frozenset(backbone.softmax_layers)
+
+    def begin(self, sequence: Sequence, prefill: Prefill) -> dict[int, Tensor]:
+        """Declare the buffers; the memory maps a source layer to its image states."""
+        recorder, rows = sequence.recorder, sequence.rows
+        tokens = sequence.image.columns.shape[1]
+        for name in ("entropy", "mass_before", "mass_after"):
+            recorder.declare(name, (rows, recorder.layers))
+        for name in ("attention_before", "attention_after"):
+            recorder.declare(name, (rows, recorder.layers, tokens))
+        if self.own_relevance:
+            recorder.declare("relevance", (rows, tokens))
+        for layer in self.relevance_layers:
+            recorder.declare(f"relevance_at_{layer}", (rows, tokens))
+            recorder.declare(f"cosine_at_{layer}", (rows, tokens))
+        return {}
+
+    def before_layer(self, step: Step, memory: dict[int, Tensor], layer: int, hidden: Tensor) -> None:
+        """Entropy of the layers before, once all have run, and relevance if this is a source layer."""
+        sequence, recorder = step.sequence, step.recorder
+        states = hidden[: sequence.rows]
+        outputs = step.scratch_of(self).setdefault("outputs", {})
+        if layer and layer - 1 not in self.gated:
+            outputs[layer - 1] = states[:, -1]
+        if layer == recorder.layers - 1:
+            self._record_entropies(step, outputs)
+        names = [f"relevance_at_{layer}"] if layer in self.relevance_layers else []
+        if self.own_relevance and layer == 0:
+            names.append("relevance")
+        if not names:
+            return
+        if step.prefill is not None:
+            index = sequence.image.columns[..., None].expand(-1, -1, states.shape[-1])
+            memory[layer] = unit(states.gather(1, index.to(states.device)))
+        query = self.relevance.query_vector(states, step.prefill)
+        valid = sequence.image.valid.to(states.device)
+        weights = self.relevance.weights(query, memory[layer], valid)
+        for name in names:
+            recorder.write(name, weights)
+        if layer in self.relevance_layers:
+            # The weights saturate in float32 a sixth above the lowest cosine; the cosine keeps the order.
+            recorder.write(f"cosine_at_{layer}", cosine_to_units(query, memory[layer], valid))
+
+    def _record_entropies(self, step: Step, outputs: dict[int, Tensor]) -> None:
+        # The head is read from memory once for many layers: at one row that is nearly all it costs.
+        together = max(1, _LENS_ROWS // step.sequence.rows)
+        layers = list(outputs)
+        for start in range(0, len(layers), together):
+            chunk = layers[start : start + together]
+            states = torch.stack([outputs[layer].to(outputs[chunk[0]].device) for layer in chunk])
+            values = entropy(step.sequence.backbone.lens(states), self.entropy_base)
+            for layer, value in zip(chunk, values, strict=True):
+                step.recorder.write("entropy", value, layer)
+
+    def attend(self, step: Step, memory: Any, call: AttentionCall) -> Tensor:
+        """Record the image attention; a tilt that runs later overwrites the `after` part."""
+        sequence, rows = step.sequence, step.sequence.rows
+        columns, valid = (t.to(call.query.device) for t in sequence.image.padded(call.query.shape[0]))
+        attention = torch.exp(call.scores_at(columns) - call.log_normaliser)
+        attention = attention.masked_fill(~valid[:, None], 0.0)[:rows]
+        mass, mean = attention.sum(dim=-1).mean(dim=1), attention.mean(dim=1)
+        for when in ("before", "after"):
+            step.recorder.write(f"mass_{when}", mass, call.layer)
+            step.recorder.write(f"attention_{when}", mean, call.layer)
+            if call.layer in self.head_layers:
+                if step.prefill is not None:  # only here is the number of heads known
+                    step.recorder.declare(f"heads_{when}_at_{call.layer}", tuple(attention.shape))
+                step.recorder.write(f"heads_{when}_at_{call.layer}", attention)
+        return call.output

@@ -1,0 +1,167 @@
+"""The judge of `confirm`: sentence by sentence, the objects it names are asked about; denied ones are not said."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from seewhen.decoding.aside import Aside
+from seewhen.decoding.judge import Judge, Newest, Ruling
+from seewhen.methods.confirm_answer import Answer, Asked, Decision, Rules, Sentence, complete, fresh_mentions
+from seewhen.methods.confirm_words import Words
+from seewhen.verdicts.reader import TokenSpans
+from seewhen.verdicts.verdict import Signals, Verdict
+
+
+class Parameters(Rules, Protocol):
+    """What the judge reads of `confirm`."""
+
+    @property
+    def when(self) -> float | None: ...
+
+    @property
+    def doubt(self) -> str: ...
+
+
+@dataclass
+class Row(Answer):
+    """An answer, with how sure each of its tokens was."""
+
+    doubts: list[Tensor] = field(default_factory=list)  # (2,): log-probability and entropy of each token
+
+
+class Sentences(Judge):
+    """Judges sentences; one for a call."""
+
+    def __init__(self, method: Parameters, words: Words, verdict: Verdict, threshold: float, aside: Aside) -> None:
+        self.method, self.words, self.verdict, self.threshold, self.aside = (
+            method,
+            words,
+            verdict,
+            threshold,
+            aside,
+        )
+        self.answers = [Row(asks) for asks in aside.with_image.tolist()]
+        self.stuck: set[int] = set()  # rows whose newest token could only be a word of a denied object
+
+    # -- scores ------------------------------------------------------------------------------------------------
+
+    def logits(self, tokens: Sequence[list[int]], logits: Tensor) -> Tensor:
+        """Words of denied objects cannot be chosen. Where a method leaves nothing else, the row is stuck."""
+        self.stuck = set()
+        barred = {row: self.words.barred(a.forbidden, tokens[row]) for row, a in enumerate(self.answers)}
+        if not any(barred.values()):
+            return logits
+        allowed = logits.clone()
+        for row, ids in barred.items():
+            allowed[row, sorted(ids)] = -torch.inf
+        none = ~allowed.isfinite().any(dim=1)
+        self.stuck = {row for row, nothing in enumerate(none.tolist()) if nothing}
+        return torch.where(none[:, None], logits, allowed)
+
+    def scores(self, tokens: Sequence[list[int]], scores: Tensor) -> Tensor:
+        """A sentence that is said once more is said in the same words."""
+        forced = [(row, a.forced[len(tokens[row]) - a.settled]) for row, a in enumerate(self.answers) if a.forced]
+        if forced:
+            scores = scores.clone()
+        for row, token in forced:
+            scores[row] = -torch.inf
+            scores[row, token] = 0.0
+        return scores
+
+    # -- rulings -----------------------------------------------------------------------------------------------
+
+    def ruling(self, newest: Newest) -> Ruling:
+        """Nothing until a sentence is complete; then all new objects of all such rows are asked in one pass."""
+        self._note(newest)
+        running = [row for row, runs in enumerate(newest.running) if runs]
+        stuck = {
+            row: self.answers[row].stuck(self._so_far(row, newest), newest.last) for row in self.stuck & {*running}
+        }
+        due = {row: sentence for row in running if row not in stuck and (sentence := self._sentence(row, newest))}
+        self._ask(due)
+        decided = stuck | {
+            row: self.answers[row].decide(sentence, self.method, self.threshold, newest.last)
+            for row, sentence in due.items()
+        }
+        nothing = Decision(False, False, False)
+        settle, again, ended = zip(*(decided.get(row, nothing) for row in range(len(newest.tokens))), strict=True)
+        return Ruling(settle, again, ended)
+
+    def _so_far(self, row: int, newest: Newest) -> Sentence:
+        """What a row says so far, without its newest token."""
+        tokens = newest.tokens[row][:-1]
+        return Sentence(self.words.text(tokens), list(tokens))
+
+    def _note(self, newest: Newest) -> None:
+        """Remember how sure each new token was."""
+        log_probs = torch.log_softmax(newest.logits.float(), dim=-1)
+        entropy = torch.special.entr(log_probs.exp()).sum(dim=-1)
+        chosen = torch.tensor([tokens[-1] if tokens else 0 for tokens in newest.tokens], device=log_probs.device)
+        # On the device until somebody wants to know: a copy at every token would hold up decoding.
+        facts = torch.stack([log_probs.gather(1, chosen[:, None])[:, 0], entropy], dim=1)
+        for row, answer in enumerate(self.answers):
+            if newest.running[row]:
+                answer.steps += 1
+                del answer.doubts[len(newest.tokens[row]) - 1 :]
+                answer.doubts.append(facts[row])
+
+    def _sentence(self, row: int, newest: Newest) -> Sentence | None:
+        """The row's newest sentence, if it is complete with the newest token."""
+        tokens, answer = newest.tokens[row], self.answers[row]
+        over = newest.ended[row] or newest.last
+        if not over and not any(self.words.may_end(token) for token in tokens[-2:]):
+            return None
+        text = self.words.text(tokens)
+        if not over and not complete(text, answer.judged):
+            return None
+        mentions = fresh_mentions(text, self.words.lexicon, answer.judged)
+        if not mentions:
+            return Sentence(text, list(tokens))
+        lengths = self.words.lengths(tokens, answer.settled)
+        spans = TokenSpans(tuple(lengths[1:]))
+        places = tuple(min(answer.settled + spans.covering(m.start, m.end)[0], len(tokens) - 1) for m in mentions)
+        return Sentence(text, list(tokens), mentions, places)
+
+    def _ask(self, sentences: Mapping[int, Sentence]) -> None:
+        """Every object once per answer; all of them in one pass."""
+        named = {  # -> the token where it is first said
+            (row, name): place
+            for row, sentence in sentences.items()
+            for name, place in self.answers[row].unasked(sentence).items()
+        }
+        if not named or self.threshold == -math.inf:
+            return
+        facts = torch.stack([self.answers[row].doubts[place] for (row, _), place in named.items()]).tolist()
+        doubts = dict(zip(named, facts, strict=True))
+        new = {key: place for key, place in named.items() if self._doubted(*doubts[key])}
+        if not new:
+            return
+        questions = [self.words.question(name) for _, name in new]
+        logits = self.aside.ask([row for row, _ in new], questions, after="image")
+        odds = self.words.answers.log_odds(logits).tolist()
+        for ((row, name), place), value in zip(new.items(), odds, strict=True):
+            answer = self.answers[row]
+            log_prob, entropy = doubts[row, name]
+            signals = Signals(value, log_prob, entropy, float(place), float(answer.attempts))
+            answer.asked[name] = Asked(signals, self.verdict.log_odds(signals, name))
+
+    def _doubted(self, log_prob: float, entropy: float) -> bool:
+        """Whether a word was written with enough doubt to ask about it."""
+        if self.method.when is None:
+            return True
+        return (entropy if self.method.doubt == "entropy" else 1 - math.exp(log_prob)) > self.method.when
+
+    # -- what is told ------------------------------------------------------------------------------------------
+
+    def finish(self, tokens: Sequence[list[int]]) -> list[dict[str, Any]]:
+        """Of each row: every mention with its verdict, what was taken back, what it cost."""
+        return [
+            answer.told(self.words.text(row), len(row), self.words.lexicon, self.threshold)
+            for answer, row in zip(self.answers, tokens, strict=True)
+        ]

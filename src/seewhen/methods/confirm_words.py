@@ -1,0 +1,96 @@
+"""What `confirm` needs of a tokenizer: text from tokens, questions as tokens, the tokens of words to forbid."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+from weakref import WeakKeyDictionary
+
+from seewhen.verdicts.forbidden import Forbidden
+from seewhen.verdicts.lexicon import Lexicon
+from seewhen.verdicts.questions import YesNo, question
+
+# A piece without one of these ends no sentence.
+_ENDS = frozenset(".!?…。！？\n\"'”’»)]")
+
+
+@dataclass(frozen=True)
+class Words:
+    """One tokenizer with one lexicon; questions and forms are made once."""
+
+    tokenizer: Any
+    lexicon: Lexicon
+    template: str
+    answers: YesNo
+    forbidden: Forbidden
+    image_token_ids: tuple[int, ...] = ()
+    _questions: dict[str, list[int]] = field(default_factory=dict)
+    _ends: dict[int, bool] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, tokenizer: Any, lexicon: Lexicon, template: str) -> Self:
+        """Refuses a tokenizer without tokens for yes and no."""
+        read = lexicon.with_variants
+        return cls(tokenizer, read, template, YesNo.of(tokenizer), Forbidden(lexicon))
+
+    def on(self, image_token_ids: tuple[int, ...]) -> Words:
+        """For a model with these image tokens."""
+        return dataclasses.replace(self, image_token_ids=image_token_ids, _questions={})
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """What tokens say, without special ones."""
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
+
+    def lengths(self, tokens: Sequence[int], first: int) -> list[int]:
+        """How many characters the first `first` tokens have, and each longer row of tokens up to all of them."""
+        return [len(self.text(tokens[:count])) for count in range(first, len(tokens) + 1)]
+
+    def may_end(self, token: int) -> bool:
+        """Whether a sentence can end with this token."""
+        if token not in self._ends:
+            self._ends[token] = not _ENDS.isdisjoint(self.tokenizer.decode([token]))
+        return self._ends[token]
+
+    def question(self, name: str) -> list[int]:
+        """The tokens that follow the image when a model is asked about an object, in its own chat template."""
+        if name not in self._questions:
+            self._questions[name] = self._after_image(question(name, self.lexicon, self.template))
+        return self._questions[name]
+
+    def _after_image(self, text: str) -> list[int]:
+        if getattr(self.tokenizer, "chat_template", None):
+            content = [{"type": "image"}, {"type": "text", "text": text}]
+            text = self.tokenizer.apply_chat_template(
+                [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
+            )
+        ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        images = [place for place, token in enumerate(ids) if token in self.image_token_ids]
+        return ids[images[-1] + 1 :] if images else ids
+
+    def barred(self, denied: Collection[str], tokens: Sequence[int]) -> set[int]:
+        """Tokens that would say, or begin, a word of a denied object."""
+        if not denied:
+            return set()
+        vocabulary = pieces_of(self.tokenizer)
+        return {
+            token
+            for piece in self.forbidden.pieces(denied, self.text(tokens))
+            for token in vocabulary.get(piece, ())
+        }
+
+
+_PIECES: WeakKeyDictionary[Any, dict[str, list[int]]] = WeakKeyDictionary()
+
+
+def pieces_of(tokenizer: Any) -> dict[str, list[int]]:
+    """What each token of a vocabulary adds to a text, in small letters."""
+    if tokenizer not in _PIECES:
+        # Alone, many tokenizers decode a word without the space before it.
+        before = tokenizer("a", add_special_tokens=False)["input_ids"][-1:]
+        length, found = len(tokenizer.decode(before)), dict[str, list[int]]()
+        for token in range(len(tokenizer)):
+            found.setdefault(tokenizer.decode([*before, token])[length:].lower(), []).append(token)
+        _PIECES[tokenizer] = found
+    return _PIECES[tokenizer]

@@ -1,0 +1,70 @@
+"""Names for classes: ours, and those that other packages add by entry points. A class is imported on first use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from seewhen.errors import InvalidMethod
+
+
+@dataclass(frozen=True)
+class Registry:
+    """All classes of one kind by name; `group` is the entry points' and the package of our own."""
+
+    what: str  # "method", "benchmark"
+    group: str
+    base: tuple[str, str]  # module and class that every one derives from
+    built_in: Mapping[str, tuple[str, str]]  # name -> module in the package, class
+
+    @cached_property
+    def _others(self) -> dict[str, EntryPoint]:
+        return {entry.name: entry for entry in entry_points(group=self.group)}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Built-in first."""
+        return (*self.built_in, *(name for name in sorted(self._others) if name not in self.built_in))
+
+    def check(self, name: str) -> None:
+        """Refuse a name that does not exist, without importing anything for it."""
+        if name not in self.names:
+            raise InvalidMethod(
+                f"There is no {self.what} {name!r}.", f"{self.what.title()}s: {', '.join(self.names)}."
+            )
+
+    def load(self, name: str) -> Any:
+        """The class called `name`."""
+        self.check(name)
+        if name in self.built_in:
+            module, attribute = self.built_in[name]
+            return getattr(import_module(f"{self.group}.{module}"), attribute)
+        base = getattr(import_module(self.base[0]), self.base[1])
+        found = self._others[name].load()
+        if not (isinstance(found, type) and issubclass(found, base)):
+            raise InvalidMethod(
+                f"The entry point {name!r} gives {found!r}, which is not a subclass of {self.base[1]}.",
+                "Fix the package that registers it.",
+            )
+        return found
+
+
+def no_parameter(who: str, unknown: Iterable[str], known: Iterable[str], several: bool = False) -> InvalidMethod:
+    """The error of parameters that `who`, one or several, does not have."""
+    named = f"{'have' if several else 'has'} no parameter {', '.join(map(repr, sorted(unknown)))}"
+    return InvalidMethod(f"{who} {named}.", f"Parameters: {', '.join(known) or 'none'}.")
+
+
+def no_preset(who: str, preset: str, known: Iterable[str]) -> InvalidMethod:
+    """The error of a preset that `who` does not have."""
+    names = list(known)
+    main = [name for name in names if "/" not in name]
+    cells = len(names) - len(main)
+    more = [f"and {cells} for a model and a data set (`seewhen methods {who}`)"] if cells else []
+    return InvalidMethod(
+        f"{who} has no preset {preset!r}.", f"Its presets are: {', '.join(main + more) or 'none'}."
+    )

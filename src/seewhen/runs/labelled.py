@@ -1,0 +1,98 @@
+"""Pictures with the objects they show: what verdicts are fitted on, and models diagnosed with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from annotated_types import MaxLen
+from typing_extensions import TypedDict
+
+from seewhen.benchmarks.answers import read_records
+from seewhen.benchmarks.base import Options
+from seewhen.benchmarks.chair import Chair
+from seewhen.benchmarks.files import find_image
+from seewhen.errors import InvalidInput
+from seewhen.reading import check_form
+from seewhen.runs.pictures import open_picture, scene_source
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from seewhen.backbones.prompts import Picture
+    from seewhen.verdicts.lexicon import Lexicon
+
+_SEED = 7  # of drawn scenes that no evaluation and no training uses
+_HINT = 'One JSON object per line: {"image": "a.jpg", "objects": ["dog", "car"]}.'
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A picture and every object of the lexicon that it shows."""
+
+    name: str
+    picture: Picture  # a file, the name of a drawn scene, or the picture itself
+    objects: frozenset[str]
+
+    def open(self) -> Image.Image:
+        """The picture."""
+        from seewhen.backbones.pictures import open_image
+
+        return open_picture(self.picture) if isinstance(self.picture, str) else open_image(self.picture)
+
+    def named_by(self, lexicon: Lexicon) -> Labelled:
+        """The objects by the lexicon's own names: a sofa is a couch."""
+        names = (lexicon.pairs.get(name, name) for name in self.objects)
+        return Labelled(self.name, self.picture, frozenset(lexicon.node.get(name, name) for name in names))
+
+
+def drawn(count: int) -> list[Labelled]:
+    """Drawn scenes with stray objects, which invite inventions."""
+    from seewhen.scenes import dataset
+
+    scenes = dataset("shifted", count, seed=_SEED)
+    return [Labelled(scene.image, scene_source(scene.image), frozenset(scene.names)) for scene in scenes]
+
+
+def labelled(data: Path, image_list: str | None = None, limit: int | None = None) -> list[Labelled]:
+    """A folder that `seewhen eval chair --data` takes, or JSON lines with image and objects."""
+    found = _from_file(data) if data.is_file() else _from_folder(data, image_list, limit)
+    if not found:
+        raise InvalidInput(f"{data} names no picture.", _HINT)
+    return found[:limit]
+
+
+def _from_folder(folder: Path, image_list: str | None, limit: int | None) -> list[Labelled]:
+    if not folder.is_dir():
+        raise InvalidInput(f"There is no folder or file {folder}.", "Name COCO's folder, or JSON lines.")
+    chair = Chair.open(folder, Options(image_list=image_list))
+    return [
+        Labelled(image, str(find_image(folder, image)), frozenset(chair.shown(image)))
+        for image in chair.images[:limit]
+    ]
+
+
+class _Line(TypedDict):
+    image: str
+    objects: Annotated[list[str], MaxLen(10_000)]
+
+
+def _from_file(path: Path) -> list[Labelled]:
+    found = []
+    for number, record in read_records(path):
+        known = {name: record.get(name) for name in ("image", "objects")}
+        check_form(_Line, known, f"{path}, line {number}", _HINT)
+        objects = frozenset(" ".join(name.lower().split()) for name in record["objects"])
+        found.append(Labelled(f"{number}: {record['image']}", str(path.parent / record["image"]), objects))
+    return found
+
+
+def given(images: int | str | Path | Sequence[tuple[Picture, Sequence[str]]]) -> list[Labelled]:
+    """From what Python callers have: a number of drawn scenes, a folder or file, or pictures with objects."""
+    if isinstance(images, int):
+        return drawn(images)
+    if isinstance(images, str | Path):
+        return labelled(Path(images))
+    return [Labelled(str(number), one, frozenset(objects)) for number, (one, objects) in enumerate(images)]

@@ -1,0 +1,115 @@
+"""Runs with a served model: many answers at once, each recorded when it is there."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from seewhen.asking.options import Decoding
+from seewhen.errors import InvalidInput
+from seewhen.methods import method_from_json
+from seewhen.runs.engine import Done
+from seewhen.runs.noise import stream_seed
+from seewhen.runs.pictures import open_picture
+from seewhen.runs.store import Record
+from seewhen.runs.work import Answer, Careful, Job, Maker, Task
+from seewhen.served.remote import Remote, remote
+from seewhen.served.replies import Usage
+
+
+class ServedAnswerer:
+    """Answers tasks with a served model; any number of threads may ask it."""
+
+    def __init__(
+        self,
+        server: str,
+        model: str,
+        method: Mapping[str, Any],
+        max_new_tokens: int,
+        temperature: float,
+        key_from: str,
+    ) -> None:
+        self._remote: Remote = remote(server, model, key_from=key_from)
+        self._method = method_from_json(method)
+        self._max_new_tokens, self._temperature = max_new_tokens, temperature
+        _ = self._remote.offers  # what is wrong with the server shows here, before the first answer
+
+    def close(self) -> None:
+        """Ends the connections."""
+        self._remote.close()
+
+    def answer(self, tasks: Sequence[Task], seed: int | None) -> list[Answer]:
+        """In order; a task whose image cannot be opened gets an error instead."""
+        return [self._answer(task, seed) for task in tasks]
+
+    def _answer(self, task: Task, seed: int | None) -> Answer:
+        decoding = Decoding(self._max_new_tokens)
+        if seed is not None:
+            own = stream_seed(seed, task.id) % 2**31
+            decoding = Decoding(self._max_new_tokens, True, self._temperature, seed=own)
+        picture = open_picture(task.source)
+        found = self._remote.generate(picture, task.prompt, self._method, **asdict(decoding))
+        facts: dict[str, float] = asdict(found.usage)
+        if found.told is not None:
+            facts |= {"asked": found.told["asked"], "taken_back": len(found.told["taken_back"])}
+            facts["steps_per_token"] = round(found.told["steps"] / max(found.tokens, 1), 4)
+        return Answer(found.text, found.tokens, facts=facts)
+
+
+def build(**options: Any) -> ServedAnswerer:
+    """For `Maker`."""
+    return ServedAnswerer(**options)
+
+
+def total(records: Sequence[Record]) -> dict[str, int]:
+    """What the answers of a run cost together, as the server counts; requests tried again included."""
+    names = asdict(Usage())
+    return {name: int(sum(record.facts.get(name, 0) for record in records)) for name in names}
+
+
+@dataclass(frozen=True)
+class Threads:
+    """So many jobs at once, all with one answerer. After a failure those under way still end and count."""
+
+    maker: Maker
+    sampled: bool
+    at_once: int = 16
+
+    def __post_init__(self) -> None:
+        if self.at_once < 1:
+            raise InvalidInput(f"{self.at_once} answers at once are none.", "Ask for 1 or more.")
+
+    def run(self, jobs: Sequence[Job], stop: threading.Event) -> Iterator[Done]:
+        """In the order in which they end."""
+        if not jobs:
+            return
+        answerer = self.maker.make()
+        careful = Careful(answerer, self.sampled)
+        waiting, under_way = deque(jobs), set[Future[Done]]()
+        failure: BaseException | None = None
+        try:
+            with ThreadPoolExecutor(self.at_once, thread_name_prefix="seewhen-run") as threads:
+                while under_way or (waiting and failure is None and not stop.is_set()):
+                    while waiting and failure is None and len(under_way) < self.at_once and not stop.is_set():
+                        under_way.add(threads.submit(_timed, careful, waiting.popleft()))
+                    ended, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                    for each in ended:
+                        if each.exception() is None:
+                            yield each.result()
+                        else:
+                            failure = failure or each.exception()
+        finally:
+            answerer.close()
+        if failure is not None:
+            raise failure
+
+
+def _timed(careful: Careful, job: Job) -> Done:
+    start = time.monotonic()
+    answers = careful(job)
+    return Done(job, answers, time.monotonic() - start)

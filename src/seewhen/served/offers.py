@@ -1,0 +1,125 @@
+"""What a server offers beyond plain chat, found out once by trying it.
+
+Many a server ignores what it does not know. So a request that is not refused says nothing: what comes back counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from PIL import Image, ImageDraw
+
+from seewhen.errors import UnsupportedModel
+from seewhen.served.pictures import image_part
+from seewhen.served.replies import Completion
+from seewhen.served.server import RequestRefused
+
+MOST_LIKELIEST = (20, 5)
+CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
+ENDS = (".", "!", "?")
+STOPS = {"stop": list(ENDS), "include_stop_str_in_output": True}
+_DESCRIBE = "Please describe this image in detail."
+_TOKENS = 8
+
+Ask = Callable[[Sequence[Mapping[str, Any]]], list[Completion]]
+
+
+@dataclass(frozen=True)
+class Offers:
+    """What can be relied on."""
+
+    likeliest: int  # how many of the likeliest tokens are told; 0: no log-probabilities
+    continues: bool = False  # an answer that was begun
+    spaces: bool = False  # those between the two halves of an answer
+    stops: bool = False  # at strings that stay in the answer
+    bans: bool = False  # words, by `bad_words`
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is missing, and what is done instead."""
+        missing = (
+            (self.continues, "an answer begun (continue_final_message): it is asked to go on in words"),
+            (self.stops or not self.continues, "stop strings in answers: whole answers are read"),
+            (self.bans, "forbidden words (bad_words): they are replaced by the next likeliest token"),
+            (self.likeliest >= 20, f"more than {self.likeliest} likeliest tokens: odds have wider bounds"),
+        )
+        return tuple(f"The server does not offer {what}." for there, what in missing if not there)
+
+
+def request(messages: Sequence[Mapping[str, Any]], **options: Any) -> dict[str, Any]:
+    """Greedy unless told otherwise."""
+    return {"messages": list(messages), "temperature": 0, **options}
+
+
+def user(*content: Mapping[str, Any]) -> dict[str, Any]:
+    """A user's message."""
+    return {"role": "user", "content": list(content)}
+
+
+def begun(messages: Sequence[Mapping[str, Any]], text: str) -> list[Mapping[str, Any]]:
+    """A conversation with the answer as far as it goes."""
+    return [*messages, {"role": "assistant", "content": text}]
+
+
+def with_log_probs(count: int) -> dict[str, Any]:
+    """The options that ask for the likeliest tokens."""
+    return {"logprobs": True, "top_logprobs": count} if count else {}
+
+
+def probe(ask: Ask) -> Offers:
+    """Ask about a small picture in a few ways."""
+    text = {"type": "text", "text": _DESCRIBE}
+    described = [user(image_part(_picture()), text)]
+    whole, count = _first(ask, partial(request, described, max_tokens=_TOKENS))
+    (blind,) = ask([request([user(text)], max_tokens=_TOKENS)])
+    if 0 < whole.usage.prompt_tokens <= blind.usage.prompt_tokens and whole.text == blind.text:
+        raise UnsupportedModel(
+            "The served model takes no images: it says the same with a picture and without.",
+            "Serve a vision-language model, or name another with --served-model.",
+        )
+    half = "".join(piece.text for piece in whole.pieces[: _TOKENS // 2]).rstrip()
+    word = next((piece.text.strip() for piece in whole.pieces if piece.text.strip()), "")
+    if not half or not word or len(whole.pieces) < 3:
+        return Offers(count)
+    rest = _tried(ask, request(begun(described, half), max_tokens=_TOKENS // 2, **CONTINUE))
+    stopped = _tried(ask, request(described, max_tokens=_TOKENS, stop=[word], include_stop_str_in_output=True))
+    banned = _tried(ask, request(described, max_tokens=1, bad_words=[word]))
+    return Offers(
+        count,
+        continues=rest is not None and _goes_on(half, rest.text, whole.text),
+        spaces=rest is not None and whole.text.lstrip().startswith((half + rest.text).strip()),
+        stops=stopped is not None and stopped.text.strip() == word,
+        bans=banned is not None and banned.text.strip() not in ("", word),
+    )
+
+
+def _first(ask: Ask, described: Callable[..., dict[str, Any]]) -> tuple[Completion, int]:
+    """An answer with as many log-probabilities as the server gives."""
+    for count in MOST_LIKELIEST:
+        found = _tried(ask, described(**with_log_probs(count)))
+        if found is not None and found.pieces and found.pieces[0].others:
+            return found, min(count, len(found.pieces[0].others))
+    (found,) = ask([described()])
+    return found, 0
+
+
+def _tried(ask: Ask, asked: Mapping[str, Any]) -> Completion | None:
+    try:
+        return ask([asked])[0]
+    except RequestRefused:
+        return None
+
+
+def _goes_on(half: str, rest: str, whole: str) -> bool:
+    """Whether the second half is what the whole has there, but for spaces."""
+    first, second, both = ("".join(text.split()) for text in (half, rest, whole))
+    return bool(second) and (first + second).startswith(both[: len(first + second)])
+
+
+def _picture() -> Image.Image:
+    image = Image.new("RGB", (64, 64), "white")
+    ImageDraw.Draw(image).ellipse((12, 12, 52, 52), fill="red")
+    return image

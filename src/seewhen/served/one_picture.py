@@ -1,0 +1,39 @@
+"""One picture, one question, put to a served model: as `asking/one_picture.py` does with a local one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+
+from seewhen.asking.one_picture import Cost, MakeStreamer, Reply
+from seewhen.asking.options import Decoding
+from seewhen.decoding.method import Method
+from seewhen.methods.grammar import label
+from seewhen.served.offers import user
+from seewhen.served.pictures import image_part
+from seewhen.served.remote import Remote
+
+
+@dataclass(frozen=True)
+class ServedQuestion:
+    """A served model with one question about one picture. Of what happens inside it nothing is known."""
+
+    remote: Remote
+    image: Image.Image
+    question: str
+    decoding: Decoding
+    asker: None = None
+
+    def answer(self, chosen: Method, *, full: bool, streamer: MakeStreamer | None = None) -> Reply:
+        """Ask once."""
+        content: list[dict[str, Any]] = [image_part(self.image), {"type": "text", "text": self.question}]
+        found = self.remote.answer([user(*content)], chosen, self.decoding)
+        notes = found.notes if streamer is None else ("not streamed: it is served elsewhere", *found.notes)
+        return Reply(label(chosen), chosen, found.text, None, notes, found.told)
+
+    def costs(self, methods: Sequence[Method]) -> list[Cost] | None:
+        """A server's time is not ours to measure."""
+        return None

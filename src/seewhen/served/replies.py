@@ -1,0 +1,146 @@
+"""What a server answers, read with suspicion: its form is checked, and it says no more than it was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NotRequired
+
+from annotated_types import MinLen
+from typing_extensions import TypedDict
+
+from seewhen.reading import Count, Finite, check_form, parse_json
+
+_WHAT = "The server's answer"
+_HINT = "Is this the address of an OpenAI-compatible server?"
+
+
+class _Likely(TypedDict):
+    token: str
+    logprob: Finite
+
+
+class _Token(_Likely):
+    top_logprobs: NotRequired[list[_Likely] | None]
+
+
+class _LogProbs(TypedDict):
+    content: NotRequired[list[_Token] | None]
+
+
+class _Message(TypedDict):
+    content: NotRequired[str | None]
+
+
+class _Choice(TypedDict):
+    message: _Message
+    finish_reason: NotRequired[str | None]
+    logprobs: NotRequired[_LogProbs | None]
+    stop_reason: NotRequired[str | int | None]
+
+
+class _Details(TypedDict):
+    cached_tokens: NotRequired[Count | None]
+
+
+class _Usage(TypedDict):
+    prompt_tokens: NotRequired[Count]
+    completion_tokens: NotRequired[Count]
+    prompt_tokens_details: NotRequired[_Details | None]
+
+
+class _Reply(TypedDict):
+    choices: Annotated[list[_Choice], MinLen(1)]
+    usage: NotRequired[_Usage | None]
+
+
+@dataclass(frozen=True)
+class Likely:
+    """A token that could stand at a place, with its log-probability."""
+
+    text: str
+    log_prob: float
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A token of an answer as it stands in the text; `others` are the likeliest at its place, itself included."""
+
+    text: str
+    log_prob: float | None = None
+    others: tuple[Likely, ...] = ()
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What answers cost, as the server counts."""
+
+    requests: int = 0  # those tried again included
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # of the prompts
+    completion_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(**{name: value + getattr(other, name) for name, value in vars(self).items()})
+
+
+@dataclass(frozen=True)
+class Completion:
+    """An answer."""
+
+    text: str
+    pieces: tuple[Piece, ...]  # their texts joined are the text
+    finish: str
+    stopped: Any = field(default=...)  # the stop string, None at the model's own end, ... where it is not told
+    likeliest: tuple[Likely, ...] = ()  # tokens at the first place, said or not
+    usage: Usage = Usage()
+
+    @property
+    def over(self) -> bool:
+        """Whether the model itself ended the answer, as far as the server tells."""
+        return self.finish == "stop" and self.stopped is None
+
+
+def read_reply(body: bytes) -> Completion:
+    """The first choice of a chat completion; InvalidInput where it is none."""
+    value = parse_json(body.decode("utf-8", "replace"), _WHAT, _HINT)
+    check_form(_Reply, value, _WHAT, _HINT)
+    choice = value["choices"][0]
+    text = choice["message"].get("content") or ""
+    tokens = (choice.get("logprobs") or {}).get("content") or []
+    used = value.get("usage") or {}
+    cached = (used.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    usage = Usage(0, used.get("prompt_tokens", 0), cached, used.get("completion_tokens", 0))
+    finish = choice.get("finish_reason") or "stop"
+    likeliest = _likeliest(tokens[0]) if tokens else ()
+    return Completion(text, _pieces(text, tokens), finish, choice.get("stop_reason", ...), likeliest, usage)
+
+
+def _pieces(text: str, tokens: Sequence[_Token]) -> tuple[Piece, ...]:
+    """The tokens with the space that stands before them in the text, which some servers leave out.
+
+    Tokens that are not the text's (half characters, a stop string that was cut off) are left out.
+    """
+    pieces: list[Piece] = []
+    at = 0
+    for token in tokens:
+        bare = _plain(token["token"]).strip()
+        start = at + len(text[at:]) - len(text[at:].lstrip()) if bare else at
+        spelled = bare or _plain(token["token"])
+        if not spelled or not text.startswith(spelled, start):
+            continue
+        pieces.append(Piece(text[at : start + len(spelled)], min(token["logprob"], 0.0), _likeliest(token)))
+        at = start + len(spelled)
+    if text[at:]:
+        pieces.append(Piece(text[at:]))
+    return tuple(pieces)
+
+
+def _likeliest(token: _Token) -> tuple[Likely, ...]:
+    found = [Likely(_plain(each["token"]), min(each["logprob"], 0.0)) for each in token.get("top_logprobs") or ()]
+    return tuple(sorted(found, key=lambda each: -each.log_prob))
+
+
+def _plain(token: str) -> str:
+    """Without the marks that vocabularies write for spaces."""
+    return token.replace("▁", " ").replace("Ġ", " ")

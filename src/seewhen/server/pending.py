@@ -1,0 +1,95 @@
+"""A request on its way: what every kind of request to a model has in common."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+
+from PIL import Image
+from pydantic import BaseModel
+
+from seewhen.server.failures import ApiError
+from seewhen.server.jobs import Event, Failed, Job, Started
+from seewhen.server.media import content
+from seewhen.server.settings import Settings
+
+
+class Mailbox:
+    """Carries events from an inference thread to the event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+
+    def post(self, event: Event) -> None:
+        """From any thread. After the loop has ended nobody listens any more."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+
+    async def take(self) -> Event:
+        """The next event; a failure is raised."""
+        event = await self._events.get()
+        if isinstance(event, Failed):
+            raise event.error
+        return event
+
+
+class Pending:
+    """`started` waits until nothing can be wrong with the request any more."""
+
+    job: Job
+    stream = False
+
+    def __init__(self, model: str, give_up: Callable[[Job], None], settings: Settings, name: str) -> None:
+        self.model, self._give_up, self.settings, self.id = model, give_up, settings, name
+        self.created = int(time.time())
+        self.mail = Mailbox()
+        self._began = time.monotonic()
+        self.deadline = self._began + settings.limits.wall_seconds
+        self.prompt_tokens = 0
+
+    async def prepare(self) -> None:
+        """Check the request, decode its images, and join the queue."""
+        raise NotImplementedError
+
+    async def whole(self) -> BaseModel:
+        """The complete response."""
+        raise NotImplementedError
+
+    def chunks(self) -> AsyncIterator[BaseModel]:
+        """The pieces of a streamed response, in order."""
+        raise NotImplementedError
+
+    async def opened(self, urls: Sequence[str]) -> list[Image.Image]:
+        """The pictures at `urls`, decoded under the limits."""
+        limits, pixels = self.settings.limits, 0
+        images = []
+        for url in urls:
+            data = await asyncio.to_thread(content, url, limits, self.settings.fetcher)
+            image = await self.settings.darkroom.decoded(data, self.deadline)
+            pixels += image.width * image.height
+            if pixels > limits.request_pixels:
+                message = f"The images have more than {limits.request_pixels:,} pixels together."
+                raise ApiError(400, "image_too_large", message, "Make them smaller.", param="messages")
+            images.append(image)
+        return images
+
+    async def started(self) -> None:
+        """Wait for the first token; what was wrong with the request is raised here."""
+        event = await self.mail.take()
+        assert isinstance(event, Started)
+        self.prompt_tokens = event.prompt_tokens
+        metrics = self.settings.metrics
+        metrics.prompt(event.prompt_tokens)
+        metrics.first_token(time.monotonic() - self._began)
+
+    def cancel(self) -> None:
+        """The client is gone."""
+        if hasattr(self, "job"):
+            self._give_up(self.job)
+
+    def over(self) -> None:
+        """The last byte is sent."""
+        self.settings.metrics.completion(time.monotonic() - self._began)

@@ -1,0 +1,1 @@
+"""Showing what happened: the viewer's pages and the paper's figures."""

@@ -1,0 +1,81 @@
+// What the model said when it was asked about the objects of its own answer, and what was taken back for it.
+
+const isDenied = (word) => Boolean(word.asked && word.asked.verdict === "denied");
+
+function verdictNote({ object, verdict, odds, probability }) {
+  if (verdict === "not asked") return `names “${object}”, not asked about`;
+  const sign = odds < 0 ? "−" : "+";
+  return `asked about “${object}” it said ${verdict === "denied" ? "no" : "yes"}: ${percent(probability)} (log-odds ${sign}${Math.abs(odds).toFixed(1)})`;
+}
+
+// A denied word is struck; of an object named by two words, the small mark stands after the second.
+function verdictMark(span, word, next) {
+  const { object, verdict } = word.asked;
+  if (verdict === "not asked") return;
+  span.classList.add("asked");
+  span.classList.toggle("denied", verdict === "denied");
+  if (!(next && next.asked && next.asked.object === object)) {
+    span.append(element("span", { class: verdict === "denied" ? "said-no" : "said-yes", "aria-hidden": "true" }));
+  }
+}
+
+function backNote(said) {
+  const named = said.denied.map((each) => (said.denied.length > 1 ? `${each.object} ` : "") + percent(each.probability));
+  return [element("span", {}, "It wanted to say: "), element("del", {}, said.text), element("span", {}, ` Asked, it said no: ${named.join(", ")}`)];
+}
+
+// The sentences taken back before a word, folded; or null.
+function takenBack(answer, index, number) {
+  const back = answer.asked ? answer.asked.taken_back.filter((said) => said.before === index) : [];
+  if (!back.length) return null;
+  const place = element("span", { class: "back" });
+  const id = `back-${number}-${index}`;
+  const many = back.length > 1 ? `${back.length} sentences` : "One sentence";
+  const button = element("button", { type: "button", "aria-controls": id, "aria-label": `${many} taken back here`, title: `${many} taken back here` }, `↩ ${back.length}`);
+  const list = element("span", { id, class: "unsaid" });
+  for (const said of back) {
+    const line = element("span", { class: "said" });
+    line.append(...backNote(said));
+    list.append(line);
+  }
+  const show = (open) => {
+    back.forEach((said) => { said.open = open; }); // a card that is built anew stays as it was
+    list.hidden = !open;
+    button.setAttribute("aria-expanded", String(open));
+  };
+  button.addEventListener("click", () => show(list.hidden));
+  show(Boolean(back[0].open));
+  place.append(button, list);
+  return place;
+}
+
+// All of an answer: open if one is closed.
+function unfoldAll(number) {
+  const buttons = [...at("answers").children[number].querySelectorAll(".back button")];
+  const open = buttons.some((button) => button.getAttribute("aria-expanded") === "false");
+  for (const button of buttons) if (button.getAttribute("aria-expanded") !== String(open)) button.click();
+}
+
+function legendOfVerdicts(entry) {
+  const asked = DATA.answers.filter((answer) => answer.asked);
+  if (!asked.length) return;
+  entry("word", "said-yes", "asked, it said yes");
+  if (asked.some((answer) => answer.words.some(isDenied))) entry("word", "denied said-no", "asked, it said no");
+  if (asked.some((answer) => answer.asked.taken_back.length)) entry("↩", "", "taken back: open it");
+}
+
+// The measured averages of the model, so that one picture is never the argument.
+function buildAverages() {
+  const known = DATA.averages;
+  at("averages").hidden = !known;
+  if (!known) return;
+  at("averages-of").textContent = `of ${known.model}`;
+  const number = (value) => (value === null || value === undefined ? "" : value.toFixed(1));
+  at("averages-rows").replaceChildren(...known.rows.map((row) => {
+    const line = element("tr");
+    line.append(element("th", { scope: "row" }, row.method), element("td", {}, row.mode));
+    const share = `${number(row.chair_i)} (${number(row.chair_i_low)} to ${number(row.chair_i_high)})`;
+    for (const text of [share, number(row.chair_s), number(row.recall), String(row.images)]) line.append(element("td", { class: "number" }, text));
+    return line;
+  }));
+}

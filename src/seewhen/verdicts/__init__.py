@@ -1,0 +1,1 @@
+"""Words that name objects, yes/no questions about them, and calibrated verdicts."""

@@ -1,0 +1,37 @@
+"""Verdicts that come with the package, fitted for the models that come with it."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from seewhen.verdicts.verdict import Verdict, verdict_from
+
+
+def verdict_named(name: str, model: Any = None) -> Verdict:
+    """`asking`: that alone; `auto`: the fit that comes with a packaged model, else asking; or a file.
+
+    Of a served model nobody knows which it is (`model` is None).
+    """
+    if name == "asking" or (name == "auto" and model is None):
+        return Verdict()
+    if name == "auto":
+        return shipped_verdict(model) or Verdict()
+    return Verdict.load(Path(name))
+
+
+def shipped_verdict(model: Any) -> Verdict | None:
+    """The fit for this model, if it is one of the packaged ones."""
+    name = shipped_name(str(getattr(model.config, "_name_or_path", "")))
+    path = resources.files("seewhen.verdicts").joinpath("data", f"verdict_{name}.json")
+    return verdict_from(json.loads(path.read_text(encoding="utf-8"))) if name and path.is_file() else None
+
+
+def shipped_name(place: str) -> str:
+    """`packaged` or `photo` by where a checkpoint was loaded from; empty for others."""
+    folder = Path(place).name
+    if folder == "emoji" and Path(place).parent.name == "weights":
+        return "packaged"
+    return "photo" if folder.startswith("photo-") and Path(place).parent.name == "seewhen" else ""

@@ -1,0 +1,168 @@
+"""`seewhen check` on a tiny checkpoint: one text, a file of them taken up again, exit codes, the page."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import seewhen
+from cli.command import Ran
+from seewhen.verdicts.ceiling import ceiling
+
+Run = Callable[..., Ran]
+TEXT = "A dog and two cats. <b>A car</b> near an apple."
+
+
+def lines_of(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.split("\n") if line]
+
+
+def test_one_text(run: Run, checkpoint: Path, scene: Path) -> None:
+    ran = run("check", scene, TEXT, "--model", checkpoint, "--lexicon", "coco", "--json")
+    expected = seewhen.check(*seewhen.load(checkpoint), scene, TEXT, lexicon="coco")
+    assert ran.code == 0 and ran.json["mentions"] == expected.to_json()["mentions"]
+    assert ran.json["by"] == {"model": str(checkpoint), "lexicon": "coco", "verdict": "auto", "threshold": None}
+    said = run("check", scene, TEXT, "--model", checkpoint, "--lexicon", "coco")
+    assert said.code == 0
+    for name in ("dog", "cat", "car", "apple"):
+        assert f" {name} " in said.out
+    assert run("check", scene, "Nothing.", "--model", checkpoint).out == "The text names no object.\n"
+
+
+@pytest.mark.parametrize(("threshold", "code"), [("100", 1), ("-100", 0)])
+def test_exit_code_and_page(
+    run: Run, checkpoint: Path, scene: Path, tmp_path: Path, threshold: str, code: int
+) -> None:
+    page = tmp_path / "page.html"
+    strict = ("--threshold", threshold, "--fail-on-denied", "--html", page, "--lexicon", "coco")
+    assert run("check", scene, TEXT, "--model", checkpoint, *strict).code == code
+    html = page.read_text()
+    assert ("<del>dog</del>" in html) == bool(code) and ("<ins>dog</ins>" in html) != bool(code)
+    assert "&lt;b&gt;" in html and "<b>" not in html and "data:image/png;base64," in html
+    assert "<script" not in html and "http://" not in html
+
+
+@pytest.fixture
+def answers(scene: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "answers.jsonl"
+    entries = [
+        {"image": str(scene), "text": TEXT},
+        {"image": "missing.png", "caption": "A dog."},
+        {"image": str(scene), "caption": "A bird.\u2028A car."},
+    ]
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    return path
+
+
+def test_a_file_goes_on_where_it_ended(run: Run, checkpoint: Path, answers: Path, tmp_path: Path) -> None:
+    out = tmp_path / "checked.jsonl"
+    arguments = ("check", "--answers", answers, "--model", checkpoint, "--lexicon", "coco")
+    ran = run(*arguments, "--out", out)
+    assert ran.code == 0 and "1 could not be checked" in ran.err
+    whole = out.read_bytes()
+    first, missing, last = lines_of(out.read_text())
+    assert "missing.png" in missing["error"] and [m["object"] for m in last["mentions"]] == ["bird", "car"]
+    assert first["mentions"] and lines_of(run(*arguments).out) == lines_of(out.read_text())
+    for kept in (0, len(whole) // 3, whole.index(b"\n") + 1, len(whole) - 1):
+        out.write_bytes(whole[:kept])  # a process that was ended here
+        assert run(*arguments, "--out", out).code == 0
+        assert out.read_bytes() == whole
+
+
+def test_a_file_of_others_is_not_gone_on_with(run: Run, checkpoint: Path, answers: Path, tmp_path: Path) -> None:
+    out = tmp_path / "checked.jsonl"
+    arguments = ("check", "--answers", answers, "--model", checkpoint, "--out", out)
+    assert run(*arguments, "--lexicon", "coco").code == 0
+    before = out.read_bytes()
+    otherwise = run(*arguments, "--lexicon", "open")
+    assert otherwise.code == 2 and "lexicon" in otherwise.err
+    answers.write_text(answers.read_text().replace("two cats", "one cat"))
+    assert "does not belong" in run(*arguments, "--lexicon", "coco").err
+    assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("scene.png",),
+        ("scene.png", "A dog.", "--answers", "a.jsonl"),
+        ("scene.png", "A dog.", "--out", "b.jsonl"),
+        ("--answers", "none.jsonl"),
+        ("--answers", "none.jsonl", "--json"),
+        ("none.png", "A dog."),
+    ],
+)
+def test_what_does_not_go_together(run: Run, arguments: tuple[str, ...]) -> None:
+    ran = run("check", *arguments)
+    assert ran.code == 2 and ran.err.startswith("error: ") and ran.err.count("\n") == 1
+
+
+def test_a_lexicon_that_is_not_there_is_told_first(run: Run, scene: Path) -> None:
+    ran = run("check", scene, "A dog.", "--lexicon", "nowhere.txt", "--model", "packaged")
+    assert ran.code == 2 and "nowhere.txt" in ran.err
+
+
+# -- calibrate confirm, diagnose ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def labels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures that show about half of eight objects each, whatever the tiny model says."""
+    folder = tmp_path_factory.mktemp("labels")
+    names, dice = ["dog", "cat", "car", "apple", "bus", "clock", "tie", "cow"], random.Random(2)
+    (folder / "words.txt").write_text("\n".join(names))
+    lines = []
+    for number in range(40):
+        Image.frombytes("RGB", (16, 16), dice.randbytes(768)).save(folder / f"{number}.png")
+        lines.append({"image": f"{number}.png", "objects": [name for name in names if dice.random() < 0.5]})
+    (folder / "labels.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_calibrate_and_use_it(run: Run, checkpoint: Path, scene: Path, labels: Path, tmp_path: Path) -> None:
+    out = tmp_path / "verdict.json"
+    lexicon = ("--lexicon", labels / "words.txt")
+    material = ("--data", labels / "labels.jsonl", *lexicon, "--max-new-tokens", 48, "--batch", 20)
+    ran = run("calibrate", "confirm", "--model", checkpoint, *material, "--keep", "0.9", "--out", out)
+    assert ran.code == 0 and f"confirm:verdict={out}" in ran.out and "90%" in ran.out
+    about = json.loads(out.read_text())["about"]
+    assert about["images"] == 40 and about["keep"] == 0.9 and about["invented"] >= 20
+    assert run("check", scene, "A dog.", "--model", checkpoint, "--verdict", out, *lexicon).code == 0
+    method = f"confirm:verdict={out},lexicon={labels / 'words.txt'}"
+    assert run("describe", scene, "--model", checkpoint, "-n", 12, "--method", method).code == 0
+
+
+def test_calibrate_refuses_what_cannot_be_kept(run: Run, checkpoint: Path, labels: Path, tmp_path: Path) -> None:
+    out = tmp_path / "verdict.json"
+    material = ("--data", labels / "labels.jsonl", "--lexicon", labels / "words.txt", "--limit", 3)
+    ran = run("calibrate", "confirm", "--model", checkpoint, *material, "--out", out)
+    assert ran.code == 2 and ran.err.rstrip().splitlines()[-1].startswith("error: A verdict needs 20")
+    assert not out.exists()
+
+
+def test_diagnose_in_words_and_as_json(
+    run: Run, checkpoint: Path, labels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seewhen.runs.diagnosis.ceiling", partial(ceiling, replicates=60))
+    material = ("--data", labels / "labels.jsonl", "--lexicon", labels / "words.txt", "--max-new-tokens", 32)
+    told = run("diagnose", checkpoint, *material, "--decoding", "sampled", "--batch", 20)
+    assert told.code == 0
+    first, second = told.out.splitlines()[:2]
+    assert first.startswith("sampled captions of 40 images") and "recoverable" in second
+    facts = run("diagnose", checkpoint, *material, "--decoding", "sampled", "--batch", 20, "--json").json
+    share = facts["sampled"]["recoverable"]
+    assert f"{100 * share['value']:.1f} % ({100 * share['low']:.1f} to {100 * share['high']:.1f})" in second
+    assert set(facts["sampled"]["signals"]) == {"odds", "logprob", "entropy", "position", "elsewhere", "together"}
+    assert len(facts["sampled"]["calibration"]) == 8
+
+
+def test_diagnose_refuses_first(run: Run, checkpoint: Path) -> None:
+    assert "no folder or file" in run("diagnose", checkpoint, "--data", "nowhere").err
+    assert run("diagnose", checkpoint, "--scenes", 2).code == 2

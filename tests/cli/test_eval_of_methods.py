@@ -1,0 +1,35 @@
+"""`seewhen eval` and `seewhen sweep` of methods that need the tokenizer before anything is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.command import in_process
+from runs.tiny_checkpoint import write
+
+
+@pytest.mark.parametrize("method", ["confirm:coco", "icd"])
+def test_methods_that_read_words_are_evaluated(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tiny").mkdir()
+    model = write(tmp_path / "tiny")
+    flags = ("--scenes", 1, "--limit", 1, "--batch", 1, "--out", tmp_path / "runs")
+    ran = in_process(monkeypatch, capsys)("eval", "chair", "--method", method, "--model", model, *flags)
+    assert ran.code == 0, ran.err
+    found = sorted(path.name.split("_")[3] for path in (tmp_path / "runs").iterdir())
+    assert found == sorted([method.replace(":", "-"), "min-p", "regular"]), "with its controls"
+
+
+@pytest.mark.parametrize(("method", "grid"), [("confirm:coco", "threshold=0,1"), ("icd", "alpha=0.5,1")])
+def test_methods_that_read_words_are_swept(
+    method: str, grid: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tiny").mkdir()
+    model = write(tmp_path / "tiny")
+    flags = ("--scenes", 2, "--batch", 2, "--max-new-tokens", 4, "--out", tmp_path / "sweep", "--grid", grid)
+    ran = in_process(monkeypatch, capsys)("sweep", "chair", "--method", method, "--model", model, *flags)
+    assert ran.code == 0, ran.err
+    assert (tmp_path / "sweep" / "sweep.json").is_file()

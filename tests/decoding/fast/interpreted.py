@@ -1,0 +1,232 @@
+"""Our GPU kernels against their references in Triton's interpreter, and the fast loop with all of them.
+
+Run as a program: the interpreter must be chosen before Triton is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import torch
+
+import seewhen
+import tiny
+from seewhen.decoding.kernels import attention_kernel, gate_kernel, linear_kernel
+from seewhen.equations import when
+
+warnings.simplefilter("ignore")
+
+
+def linears() -> None:
+    for rows in (1, 2, 5, 16):
+        x = torch.randn(rows, 1, 96)
+        weights = tuple(torch.randn(count, 96) for count in (40, 16, 24))
+        biases = tuple(torch.randn(weight.shape[0]) for weight in weights)
+        for chosen in (weights, weights[:2], weights[:1]):
+            for given in ((None,) * len(chosen), biases[: len(chosen)]):
+                for got, w, b in zip(linear_kernel.linear(x, chosen, given), chosen, given, strict=True):
+                    torch.testing.assert_close(got, torch.nn.functional.linear(x, w, b), atol=5e-5, rtol=0)
+
+
+def gates() -> None:
+    for rows in (1, 2, 5):
+        states, head = torch.randn(rows, 96), 0.3 * torch.randn(300, 96)
+        torch.testing.assert_close(
+            gate_kernel.entropy(states, head), when.entropy(states @ head.T), atol=1e-5, rtol=0
+        )
+    sure = torch.zeros(1, 96)
+    sure[0, 0] = 1000.0
+    head = torch.zeros(300, 96)
+    head[7, 0] = 1.0
+    assert gate_kernel.entropy(sure, head).item() == 0.0
+
+
+def decisions() -> None:
+    from seewhen.decoding.recorder import Recorder
+    from seewhen.equations.when import Gate
+
+    head, valid = 0.3 * torch.randn(300, 96), torch.tensor([True, False, True])
+    for gate in (Gate(), Gate(threshold=0.7, base=10.0)):
+        recorder = Recorder("summary", 3, 4, 8, torch.device("cpu"))
+        for name in ("entropy", "threshold"):
+            recorder.declare(name, (3, 4))
+        recorder.declare("gate", (3, 4), fill=False)
+        ours, plain = (when.RunningEntropy.zeros(3, torch.device("cpu")) for _ in range(2))
+        for step in range(5):
+            states = torch.randn(3, 96) * torch.tensor([0.1, 1.0, 3.0])[:, None]
+            history = ours if gate.threshold is None else None
+            got = gate_kernel.decide(states, head, valid, gate, history, recorder, 2)
+            value = when.entropy(states @ head.T, gate.base)
+            limit = torch.full((3,), gate.threshold or 0.0)
+            if gate.threshold is None:
+                limit = plain.threshold(gate.sd_factor, gate.start)
+                plain.update(value)
+            assert torch.equal(got, valid & (value > limit))
+            torch.testing.assert_close(recorder.buffers["entropy"][step, :, 1], value, atol=1e-5, rtol=0)
+            torch.testing.assert_close(recorder.buffers["threshold"][step, :, 2], limit, atol=1e-5, rtol=0)
+            assert torch.equal(recorder.buffers["gate"][step, :, 2], got)
+            recorder.advance(None)
+        for a, b in zip(ours.tensors(), plain.tensors(), strict=True):
+            assert gate.threshold is not None or torch.allclose(a, b, atol=1e-5)
+        assert recorder.buffers["gate"][:, :, [0, 1, 3]].sum() == 0
+
+
+def attentions() -> None:
+    rows, heads, key_heads, d = 2, 4, 2, 32
+    for columns in (70, 260):
+        query = torch.randn(rows, heads, 1, d)
+        key, value = (torch.randn(rows, key_heads, columns, d) for _ in range(2))
+        seen = torch.rand(rows, 1, 1, columns) > 0.3
+        seen[..., columns // 2 :] = False  # whole stretches are empty
+        added = torch.zeros(rows, 1, 1, columns).masked_fill(~seen, -1e30)
+        weights = torch.rand(rows, columns)
+        gate = torch.tensor([True, False])
+        for mask in (None, seen, added):
+            plain, _ = attention_kernel.attention(query, key, value, mask, d**-0.5)
+            for form in ("none", "score", "exponential"):
+                got, lse = attention_kernel.attention(query, key, value, mask, d**-0.5, weights, gate, form, 0.7)
+                scores = (query @ key.repeat_interleave(2, 1).transpose(2, 3) * d**-0.5)[:, :, 0]
+                lift = {"none": 0.0, "score": scores.abs(), "exponential": 1.0}[form]
+                scores = scores + 0.7 * lift * weights[:, None] * gate[:, None, None]
+                if mask is not None:
+                    scores = scores.masked_fill(~seen[:, 0], -torch.inf)
+                exact = torch.einsum("rhc,rhcd->rhd", scores.softmax(-1), value.repeat_interleave(2, 1))
+                torch.testing.assert_close(got[:, 0], exact, atol=5e-6, rtol=0)
+                torch.testing.assert_close(lse, scores.logsumexp(-1), atol=5e-6, rtol=0)
+                assert torch.equal(got[1], plain[1])  # a closed gate gives the very bits of no tilt
+
+
+def norms() -> None:
+    from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    from seewhen.decoding.fast.modules import _epsilon, _form
+    from seewhen.decoding.kernels.norm_kernel import rms_norm
+
+    for cls, offset in ((LlamaRMSNorm, False), (Gemma3RMSNorm, True)):
+        for dtype in (torch.float32, torch.bfloat16):
+            norm = cls(80, eps=1e-5).to(dtype)
+            norm.weight.data.normal_()
+            assert _form(norm, norm.weight, _epsilon(norm)) is offset
+            x = torch.randn(2, 3, 80, dtype=dtype)
+            # In the interpreter bfloat16 is rounded by cutting off, so equality is to one unit there.
+            bound = 1e-6 if dtype == torch.float32 else 2**-6
+            torch.testing.assert_close(rms_norm(x, norm.weight, 1e-5, offset), norm(x), atol=0, rtol=bound)
+    assert _epsilon(torch.nn.LayerNorm(8)) is None
+
+
+def rotations() -> None:
+    from transformers.models.glm import modeling_glm
+    from transformers.models.llama import modeling_llama
+    from transformers.models.qwen3_5 import modeling_qwen3_5
+
+    from seewhen.decoding.kernels import rotary_kernel
+
+    whole, part = torch.randn(2, 2, 1, 16), torch.randn(2, 2, 1, 8)
+    for file, angles in ((modeling_llama, whole), (modeling_qwen3_5, whole), (modeling_qwen3_5, part)):
+        stock = file.apply_rotary_pos_emb
+        assert rotary_kernel._agrees(stock)
+        # As attention hands them over: heads and positions swapped.
+        q, k = (torch.randn(2, 1, heads, 16).transpose(1, 2) for heads in (4, 2))
+        for cos, sin in (angles, angles[:, :1]):
+            assert rotary_kernel.takes(q, k, cos, sin)
+            for ours, theirs in zip(rotary_kernel.rotate(q, k, cos, sin), stock(q, k, cos, sin), strict=True):
+                assert torch.equal(ours, theirs)
+    assert not rotary_kernel._agrees(modeling_glm.apply_rotary_pos_emb)  # it turns neighbours, not halves
+    decoder, stock = tiny.model("llava").model.language_model, modeling_llama.apply_rotary_pos_emb
+    with rotary_kernel.turning(decoder):
+        ours = modeling_llama.apply_rotary_pos_emb
+        with rotary_kernel.turning(decoder):
+            assert modeling_llama.apply_rotary_pos_emb is ours is not stock
+        assert modeling_llama.apply_rotary_pos_emb is ours
+    assert modeling_llama.apply_rotary_pos_emb is stock
+
+
+def feed_forwards() -> None:
+    from seewhen.backbones.backbone import Backbone
+    from seewhen.decoding.fast.modules import _feed_forwards, swapped
+
+    for family, count in (("llava", 4), ("gemma3", 0)):  # Gemma's activation is another one
+        backbone = Backbone.of(tiny.model(family))
+        assert len(list(_feed_forwards(backbone))) == count
+        layer = backbone.layers[0].mlp
+        for rows in (1, 3, 16, 17):
+            x = torch.randn(rows, 1, layer.gate_proj.in_features)
+            expected = layer(x)
+            with swapped(backbone):
+                torch.testing.assert_close(layer(x), expected, atol=1e-5, rtol=0)
+            assert torch.equal(layer(x), expected)
+
+
+def caches() -> None:
+    from transformers import LlamaConfig, StaticCache
+
+    from seewhen.decoding.kernels.cache_kernel import RowWriter
+
+    config = LlamaConfig(num_hidden_layers=2, hidden_size=32, num_attention_heads=4, num_key_value_heads=2)
+    stock, ours = (StaticCache(config=config, max_cache_len=16) for _ in range(2))
+    writer = RowWriter(ours)
+    for tokens in (5, 1, 1):
+        for layer in range(2):
+            # As attention hands them over: heads and positions swapped.
+            key, value = (torch.randn(3, tokens, 2, 8).transpose(1, 2) for _ in range(2))
+            for cache in (stock, ours):
+                cache.update(key, value, layer)
+        if tokens == 1:
+            writer.advance()
+    for a, b in zip(stock.layers, ours.layers, strict=True):
+        assert torch.equal(a.keys, b.keys) and torch.equal(a.values, b.values)
+        assert int(a.cumulative_length) == int(b.cumulative_length) == 7
+
+
+def memory() -> None:
+    """Captured steps and their caches go when the method is detached, without the garbage collector."""
+    import gc
+    import weakref
+
+    from seewhen.asking.attach import Attachment
+
+    model, inputs = tiny.model("llava"), tiny.inputs("llava", rows=1)
+    gc.collect()
+    gc.disable()
+    attachment = Attachment.of(model, "cai", fast="graph")
+    with attachment.placed():
+        model.generate(**inputs, max_new_tokens=2, do_sample=False)
+    (step,) = attachment.loop.kept.all
+    held = [weakref.ref(thing) for thing in (step, step.cache, step.cache.layers[0], step.sequence)]
+    del attachment, step
+    assert [thing() for thing in held] == [None] * 4
+
+
+def loops() -> None:
+    for family, name, changes in (
+        ("llava", "cai", {"threshold": -1.0, "contrast": 3.0}),
+        ("qwen3_5", "cai", {}),
+        ("qwen2_5_vl", "pai", {}),
+    ):
+        # Heads of sixteen, so that the attention kernel takes them too.
+        model = tiny.model(family, head_dim=16) if family == "llava" else tiny.model(family)
+        inputs = tiny.inputs(family, rows=2, text_lengths=(4, 5))
+        results = []
+        for fast in ("off", "graph"):
+            with seewhen.attach(model, seewhen.method(name, **changes), fast=fast) as handle:
+                output = model.generate(
+                    **inputs, max_new_tokens=4, do_sample=False, output_logits=True, return_dict_in_generate=True
+                )
+                results.append((output, handle.trace.tensors.get("gate")))
+        (stock, gates_off), (fast_output, gates_fast) = results
+        assert torch.equal(stock.sequences, fast_output.sequences), family
+        assert gates_off is None or torch.equal(gates_off, gates_fast), family
+        for a, b in zip(stock.logits, fast_output.logits, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-3, rtol=0)
+
+
+if __name__ == "__main__":
+    for part in sys.argv[1:]:
+        torch.manual_seed(0)
+        globals()[part]()
+        print(part, "equal", flush=True)

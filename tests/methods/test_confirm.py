@@ -1,0 +1,322 @@
+"""Confirm: what it promises of its answers, on every family; what it leaves alone; what it refuses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import LogitsProcessor
+
+import seewhen
+import tiny
+from seewhen.backbones.backbone import Backbone
+from seewhen.decoding.aside import Aside
+from seewhen.decoding.method import Method
+from seewhen.errors import InvalidInput, InvalidMethod, SeewhenError, UnsupportedMode, UnsupportedModel
+from seewhen.methods.confirm_words import Words
+from seewhen.verdicts.lexicon import lexicon_named
+from seewhen.verdicts.questions import QUESTION
+from seewhen.verdicts.reader import read_mentions
+from wordy import WordyTokenizer
+
+TOKENS = 24
+NEVER = 10**6
+TOKENIZER = WordyTokenizer()
+LEXICON = lexicon_named("coco")
+families = pytest.mark.parametrize("family", [f for f in tiny.FAMILIES if f != "gemma3"])
+two_ways = pytest.mark.parametrize("fast", ["off", "graph"])
+
+
+def confirm(**parameters: Any) -> Method:
+    return seewhen.method("confirm", lexicon="coco", verdict="asking", **parameters).prepare(TOKENIZER)
+
+
+class Wordy(LogitsProcessor):
+    """Makes a tiny random model say words of objects and ends of sentences, each row by its own dice."""
+
+    def __init__(self, seed: int, rows: int) -> None:
+        self.streams = [torch.Generator().manual_seed(1000 * seed + row) for row in range(rows)]
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        favoured = torch.full_like(scores, -20.0)
+        favoured[:, TOKENIZER.words] = 0.0
+        favoured[:, TOKENIZER.stops] = 1.0
+        noise = torch.stack([torch.rand(scores.shape[1], generator=one) for one in self.streams])
+        return torch.log_softmax(scores, dim=-1) * 0.1 + favoured - (-noise.to(scores).log()).log()
+
+
+def generate(
+    family: str, method: Any, seed: int = 0, rows: int = 2, only: int | None = None, **options: Any
+) -> Any:
+    model = tiny.model(family)
+    fast = options.pop("fast", "off")
+    inputs = tiny.inputs(family, rows=rows, **({} if only is None else {"only": only}))
+    wordy = Wordy(seed, rows)
+    wordy.streams = wordy.streams if only is None else [wordy.streams[only]]
+    options = {"max_new_tokens": TOKENS, "do_sample": False, "eos_token_id": NEVER, "pad_token_id": 0, **options}
+    with seewhen.attach(model, method, fast=fast) as handle:
+        output = model.generate(**inputs, **options, logits_processor=[wordy])
+        return output[:, -(output.shape[1] - inputs["input_ids"].shape[1]) :], handle.trace
+
+
+def kept(promise: tuple[torch.Tensor, Any], threshold: float) -> None:
+    """The promise: every object of every answer is confirmed, or marked in its trace."""
+    tokens, trace = promise
+    for row, told in enumerate(trace.told):
+        text = TOKENIZER.decode(tokens[row].tolist(), skip_special_tokens=True)
+        mentions = read_mentions(text, LEXICON)
+        assert [m.object for m in mentions] == [v["object"] for v in told["verdicts"]]
+        for mention, verdict in zip(mentions, told["verdicts"], strict=True):
+            assert text.strip()[verdict["start"] : verdict["end"]] == mention.text == verdict["text"]
+            confirmed = verdict["verdict"] == "confirmed"
+            assert confirmed == (verdict["odds"] >= threshold)
+            # Denied words are said only where not even a first sentence could be made.
+            assert confirmed or mention.sentence == 0
+        for said in told["taken_back"]:
+            assert any(one["odds"] <= threshold for one in said["denied"])
+        assert told["steps"] <= 2 * TOKENS
+
+
+@families
+@two_ways
+def test_the_promise_on_every_family(family, fast):
+    kept(generate(family, confirm(threshold=0.0), fast=fast), 0.0)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    family=st.sampled_from(["llava", "qwen2_vl", "internvl", "smolvlm"]),
+    seed=st.integers(0, 10**6),
+    threshold=st.floats(-3, 3),
+    retries=st.integers(0, 3),
+    rows=st.integers(1, 3),
+)
+def test_the_promise_for_any_model_seed_and_threshold(family, seed, threshold, retries, rows):
+    kept(generate(family, confirm(threshold=threshold, retries=retries), seed, rows), threshold)
+
+
+def test_a_window_too_short_to_go_back_in_is_refused():
+    with pytest.raises(UnsupportedMode, match="takes tokens back"):
+        generate("gemma3", confirm())
+    _, trace = generate("gemma3", confirm(on_denied="mark"))
+    assert all(told["asked"] for told in trace.told)
+
+
+@families
+@two_ways
+def test_without_a_threshold_it_is_regular_decoding(family, fast):
+    regular = generate(family, "regular", fast=fast)[0]
+    assert torch.equal(generate(family, confirm(threshold=-math.inf), fast=fast)[0], regular)
+
+
+@two_ways
+def test_marking_changes_no_token(fast):
+    regular = generate("llava", "regular", fast=fast)[0]
+    tokens, trace = generate("llava", confirm(threshold=math.inf, on_denied="mark"), fast=fast)
+    assert torch.equal(tokens, regular)
+    verdicts = [v["verdict"] for told in trace.told for v in told["verdicts"]]
+    assert verdicts and set(verdicts) == {"denied"}
+
+
+@two_ways
+def test_rows_do_not_disturb_each_other(fast):
+    batch, _ = generate("llava", confirm(threshold=0.3), rows=3, fast=fast)
+    for row in range(3):
+        single, _ = generate("llava", confirm(threshold=0.3), rows=3, only=row, fast=fast)
+        own = batch[row][: single.shape[1]]
+        assert torch.equal(own, single[0]) and not batch[row][single.shape[1] :].any()
+
+
+OTHERS = {
+    "cai": seewhen.method("cai", start_layer=0, threshold=-1.0),
+    "pai": seewhen.method("pai", plausibility=1e-9),
+    "min-p": seewhen.method("min-p"),
+    "vcd": seewhen.method("vcd", plausibility=1e-9),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_beside_other_methods(name):
+    other = OTHERS[name]
+    combined = other + confirm(threshold=0.0)
+    kept(generate("llava", combined), 0.0)
+    alone = generate("llava", other + confirm(threshold=-math.inf))[0]
+    assert torch.equal(alone, generate("llava", other)[0])
+
+
+def test_each_object_is_asked_once_and_the_tower_runs_once(monkeypatch):
+    """Counted where the model is asked: sentences are taken back meanwhile, and all rows ask in one pass."""
+    model, towers, asked = tiny.model("llava"), [], []
+    ask = Aside.ask
+    monkeypatch.setattr(
+        Aside,
+        "ask",
+        lambda self, rows, ids, after: (
+            asked.append(list(zip(rows, map(tuple, ids), strict=True))),
+            ask(self, rows, ids, after),
+        )[1],
+    )
+    handle = model.model.vision_tower.register_forward_hook(lambda *_: towers.append(1))
+    try:
+        _, trace = generate("llava", confirm(threshold=0.3), rows=3)
+    finally:
+        handle.remove()
+    assert len(towers) == 1
+    questions = [one for together in asked for one in together]
+    assert len(questions) == len(set(questions)) == sum(told["asked"] for told in trace.told) > 5
+    assert sum(len(told["taken_back"]) for told in trace.told) > 1
+    assert any(len({row for row, _ in together}) > 1 for together in asked)
+
+
+CUTS = ("min-p", "vcd", "cai:contrast=3", "pai")
+
+
+@pytest.mark.parametrize("name", [*CUTS, "top_p"])
+@pytest.mark.parametrize("sampled", [True, False])
+def test_beside_what_cuts_unlikely_words(name, sampled):
+    """Where a cut leaves nothing but words of denied objects, the sentence is given up and nothing breaks."""
+    from seewhen.scenes import dataset, render
+
+    model, processor = seewhen.load("packaged", device="cpu")
+    pictures = [render(scene) for scene in dataset("shifted", 6)]
+    options = {"do_sample": True} if sampled else {"do_sample": False}
+    if name == "top_p":
+        options |= {"top_p": 0.5} if sampled else {}
+    method = seewhen.method("confirm:lexicon=coco,verdict=asking,threshold=2")
+    method = method if name == "top_p" else seewhen.method(name) + method
+    torch.manual_seed(0)
+    found = seewhen.generate(
+        model,
+        processor,
+        pictures,
+        ["Please describe this image in detail."] * 6,
+        method,
+        max_new_tokens=40,
+        **options,
+    )
+    told = found.trace.told
+    assert sum(len(row["taken_back"]) for row in told) > 3
+    for text, row in zip(found.texts, told, strict=True):
+        for mention, verdict in zip(read_mentions(text, LEXICON.with_variants), row["verdicts"], strict=True):
+            assert verdict["verdict"] == "confirmed" or mention.sentence == 0
+
+
+def test_several_images_are_asked_about_after_the_last():
+    one = tiny.inputs("llava", rows=1)
+    ids = one["input_ids"][0].tolist()
+    last = max(place for place, token in enumerate(ids) if token == tiny.IMAGE)
+    twice = torch.tensor([ids[: last + 1] + ids])
+    inputs = {"input_ids": twice, "attention_mask": torch.ones_like(twice)}
+    inputs["pixel_values"] = torch.cat([one["pixel_values"], one["pixel_values"].flip(-1)])
+    model = tiny.model("llava")
+    options = {"max_new_tokens": TOKENS, "do_sample": False, "eos_token_id": NEVER, "pad_token_id": 0}
+    with seewhen.attach(model, confirm(threshold=0.0), fast="off") as handle:
+        output = model.generate(**inputs, **options, logits_processor=[Wordy(0, 1)])
+    assert handle.trace.told[0]["asked"] > 1
+    kept((output[:, twice.shape[1] :], handle.trace), 0.0)
+
+
+def test_ask_only_in_doubt():
+    every = generate("llava", confirm(threshold=-5.0))[1]
+    entropies = every.told[0]["asked"]
+    none = generate("llava", confirm(threshold=-5.0, when=100.0))[1]
+    assert entropies > 0 and none.told[0]["asked"] == 0
+    assert {v["verdict"] for v in none.told[0]["verdicts"]} == {"not asked"}
+
+
+def test_doubt_may_be_the_words_probability():
+    """No word of the tiny model is certain, none is impossible."""
+    asked = {}
+    for doubt, when in (("entropy", 0.0), ("probability", 0.0), ("probability", 1.0), ("entropy", 9.0)):
+        told = generate("llava", confirm(threshold=-5.0, when=when, doubt=doubt))[1].told
+        asked[doubt, when] = sum(row["asked"] for row in told)
+    assert asked["entropy", 0.0] == asked["probability", 0.0] > 0
+    assert asked["probability", 1.0] == asked["entropy", 9.0] == 0
+
+
+def test_stopping_ends_before_the_denied_sentence():
+    tokens, trace = generate("llava", confirm(threshold=0.0, on_denied="stop"), seed=4)
+    for row, told in enumerate(trace.told):
+        text = TOKENIZER.decode(tokens[row].tolist(), skip_special_tokens=True)
+        assert len(told["taken_back"]) <= 1
+        if told["taken_back"]:
+            assert text.rstrip().endswith(".") and told["taken_back"][0]["text"] not in text
+
+
+def test_a_row_without_image_is_not_asked():
+    inputs = tiny.inputs("llava", rows=1)
+    ids = inputs["input_ids"][:, -4:]
+    model = tiny.model("llava")
+    with pytest.warns(UserWarning, match="No image in the prompt"), seewhen.attach(model, confirm()) as handle:
+        model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
+        assert handle.trace.told[0]["asked"] == 0
+
+
+def test_a_streamer_gets_sentences(capsys):
+    seen: list[int] = []
+
+    class Streamer:
+        def put(self, value: torch.Tensor) -> None:
+            seen.append(value)
+
+        def end(self) -> None:
+            seen.append(None)
+
+    tokens, _ = generate("llava", confirm(threshold=0.0), rows=1, streamer=Streamer())
+    assert [int(v) for v in seen[1:-1]] == tokens[0].tolist() and seen[-1] is None
+
+
+# -- refusals ------------------------------------------------------------------------------------------------
+
+
+def test_beams_are_refused():
+    with pytest.raises(UnsupportedMode, match="beam search"):
+        generate("llava", confirm(), num_beams=2)
+
+
+def test_without_a_tokenizer_it_says_so():
+    with pytest.raises(InvalidMethod, match="needs its tokenizer"):
+        seewhen.attach(tiny.model("llava"), "confirm")
+
+
+def test_a_tokenizer_without_yes_and_no():
+    with pytest.raises(UnsupportedModel, match="no single token for 'yes'"):
+        seewhen.method("confirm", lexicon="coco").prepare(WordyTokenizer(without=("yes", "Yes")))
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"threshold": math.nan},
+        {"retries": -1},
+        {"budget": 0.5},
+        {"budget": math.inf},
+        {"budget": math.nan},
+        {"when": math.nan},
+        {"doubt": "x"},
+        {"question": "Is it there?"},
+        {"on_denied": "x"},
+    ],
+)
+def test_bad_parameters(parameters):
+    with pytest.raises(InvalidMethod):
+        seewhen.method("confirm", **parameters)
+
+
+def test_a_lexicon_and_a_verdict_that_are_not_there(tmp_path):
+    with pytest.raises(InvalidInput, match="no lexicon"):
+        seewhen.method("confirm", lexicon="nosuch").prepare(TOKENIZER)
+    broken = tmp_path / "verdict.json"
+    broken.write_text("[]")
+    method = seewhen.method("confirm", lexicon="coco", verdict=str(broken)).prepare(TOKENIZER)
+    with pytest.raises(SeewhenError, match="not a verdict"):
+        method.parts(Backbone.of(tiny.model("llava")))
+
+
+def test_the_tokens_of_a_question_follow_the_image():
+    words = Words.of(TOKENIZER, LEXICON, QUESTION).on((tiny.IMAGE,))
+    assert TOKENIZER.decode(words.question("cat")) == "is there a cat in the image ?"

@@ -1,0 +1,164 @@
+"""One way to name a method: what a label says, `method` reads, for every method, preset and parameter."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seewhen.decoding.method import Combined, Method, Part, make, options_of, parameter_kinds, part_of
+from seewhen.errors import InvalidMethod
+from seewhen.methods import method, method_class, method_from_json, method_names
+from seewhen.methods.grammar import choose, label, split_methods
+
+
+def _values(kind: Any) -> st.SearchStrategy[Any]:
+    return st.one_of(*map(_value, options_of(kind)))
+
+
+def _value(option: Any) -> st.SearchStrategy[Any]:
+    if get_origin(option) is Literal:
+        return st.sampled_from(get_args(option))
+    if get_origin(option) is tuple:
+        return st.lists(_value(get_args(option)[0]), max_size=3).map(tuple)
+    if option is float:
+        return st.floats(allow_nan=False) | st.floats(0, 1) | st.integers(1, 40).map(float)
+    if option is int:
+        return st.integers(-3, 2**62)
+    return {bool: st.booleans(), str: st.text(max_size=12), type(None): st.none()}[option]
+
+
+@st.composite
+def single_methods(draw: st.DrawFn) -> Method:
+    cls = method_class(draw(st.sampled_from(method_names())))
+    made = make(cls, draw(st.sampled_from([None, *cls.presets])))
+    kinds = parameter_kinds(cls)
+    for name in draw(st.lists(st.sampled_from(sorted(kinds)), unique=True, max_size=3)) if kinds else ():
+        try:
+            made = made.replace(**{name: draw(_values(kinds[name]))})
+        except InvalidMethod:
+            continue  # out of its range
+    return made
+
+
+@st.composite
+def any_methods(draw: st.DrawFn) -> Method:
+    found = draw(st.lists(single_methods(), min_size=1, max_size=3))
+    found = [
+        part_of(each, draw(st.sampled_from(["attention", "contrast"]))) if draw(st.booleans()) else each
+        for each in found
+    ]
+    if len(found) == 1 or any(each.beams_only or each.samples_only for each in found):
+        return found[0]
+    return Combined(tuple(found))
+
+
+@given(any_methods())
+@settings(max_examples=150, deadline=None)
+def test_a_label_names_the_method_itself(made: Method) -> None:
+    again = method(label(made))
+    assert again == made and again.fingerprint == made.fingerprint
+    assert label(again) == label(made)
+    assert split_methods(f"regular,{label(made)},cai") == ["regular", label(made), "cai"]
+    through_json = method_from_json(json.loads(json.dumps(made.to_json())))
+    assert through_json == made and label(through_json) == label(made)
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_labels_of_presets_are_short(name: str) -> None:
+    assert label(method(name)) == name
+    for preset in method_class(name).presets:
+        assert "=" not in label(method(name, preset))
+    assert label(method("cai:paper:contrast=5")) == "cai:paper:contrast=5"
+    assert label(method("vcd", alpha=0.5, noise_step=400)) == "vcd:alpha=0.5,noise_step=400"
+
+
+@pytest.mark.parametrize(
+    ("spec", "made"),
+    [
+        ("cai", lambda: method("cai")),
+        ("CAI", lambda: method("cai")),
+        ("cai:paper", lambda: method("cai", "paper")),
+        ("cai:reference:llava-1.5/coco/random", lambda: method("cai", "reference:llava-1.5/coco/random")),
+        ("cai:contrast=3,threshold=0.2", lambda: method("cai", contrast=3.0, threshold=0.2)),
+        ("cai:lambda=3:gamma=0.2", lambda: method("cai", contrast=3.0, threshold=0.2)),
+        ("pai:gamma=1.5", lambda: method("pai", gamma=1.5)),
+        ("cai:paper:contrast=5,threshold=none", lambda: method("cai", "paper", contrast=5.0, threshold=None)),
+        ("cai:scale=1e+3 + vcd", lambda: method("cai", scale=1000.0) + method("vcd")),
+        ("cai:attention:contrast=3", lambda: Part("attention", method("cai", contrast=3.0))),
+        ("cai+vcd+dola", lambda: method("cai") + (method("vcd") + method("dola"))),
+        ("dola:layers=[0, 2]", lambda: method("dola", layers=(0, 2))),
+        ('icd:sentence="No, look: 1+1=[2]"', lambda: method("icd", sentence="No, look: 1+1=[2]")),
+        ("vti:directions=some dir/vti.safetensors", lambda: method("vti", directions="some dir/vti.safetensors")),
+    ],
+)
+def test_what_a_specification_means(spec: str, made: Any) -> None:
+    assert method(spec) == made()
+
+
+def test_a_part_of_a_combination_is_that_part_of_each() -> None:
+    both = method("cai:contrast=3+vcd")
+    assert label(part_of(both, "attention")) == "cai:contrast=3:attention+vcd:attention"
+
+
+def test_a_list_of_methods_is_cut_between_methods_only() -> None:
+    text = 'regular, cai:contrast=3,threshold=0.2 ,dola:layers=[0,2],icd:sentence="a,b",cai+vcd'
+    assert split_methods(text) == [
+        "regular",
+        "cai:contrast=3,threshold=0.2",
+        "dola:layers=[0,2]",
+        'icd:sentence="a,b"',
+        "cai+vcd",
+    ]
+
+
+def test_a_whole_number_is_the_same_method_as_its_fraction() -> None:
+    assert method("cai", contrast=3).fingerprint == method("cai:contrast=3").fingerprint
+    layer, share = method("cai:start_layer=3"), method("cai:start-layer=0.5")
+    assert isinstance(layer.start_layer, int) and isinstance(share.start_layer, float)  # type: ignore[attr-defined]
+
+
+def test_a_setting_goes_where_it_belongs() -> None:
+    assert choose(["regular", "cai:attention", "cai", "cai+vcd"], ["contrast=3"]) == [
+        method("regular"),
+        Part("attention", method("cai", contrast=3.0)),
+        method("cai", contrast=3.0),
+        method("cai", contrast=3.0) + method("vcd"),
+    ]
+    assert method("pai+vcd", alpha=0.7) == method("pai:alpha=0.7+vcd:alpha=0.7")
+    assert [label(each) for each in choose(["all", "cai:contrast=3"])] == [*method_names(), "cai:contrast=3"]
+
+
+def test_combinations_of_earlier_releases_are_read() -> None:
+    old = {"attention": method("cai").to_json(), "contrast": method("vcd").to_json()}
+    assert method_from_json({"method": "combined", "parameters": old}) == method("cai+vcd")
+
+
+@pytest.mark.parametrize(
+    ("specs", "given_settings", "said"),
+    [
+        (["nonsense"], [], "no method 'nonsense'"),
+        (["cai+"], [], "no method ''"),
+        (["cai:nonsense"], [], "no preset 'nonsense'"),
+        (["cai:nonsense=1"], [], "no parameter 'nonsense'"),
+        (["cai"], ["nonsense=1"], "no parameter 'nonsense'"),
+        (["cai", "regular"], ["nonsense=1"], "have no parameter"),
+        (["cai"], ["contrast"], "not name=value"),
+        (["cai:contrast="], [], "not name=value"),
+        (["cai:tilt=sideways"], [], "takes score or exponential"),
+        (["cai:contrast=much"], [], "takes a number"),
+        (["cai"], ["contrast=0"], "below 1"),
+        (["dola:layers=0,2"], [], r"list in brackets, layers=\[0,2\]"),
+        (['icd:sentence="never closed'], [], "double quotes"),
+        (["cai", "cai"], [], "named twice"),
+        (["cai:contrast=3", "cai"], ["contrast=3"], "named twice"),
+        (["opera+cai"], [], "search over beams"),
+        ([], [], "No method"),
+    ],
+)
+def test_what_is_wrong_is_named(specs: list[str], given_settings: list[str], said: str) -> None:
+    with pytest.raises(InvalidMethod, match=said):
+        choose(specs, given_settings)

@@ -1,0 +1,196 @@
+"""Servers that do wrong: a clear error within a bounded time, retries where they help, the key nowhere."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import socket
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import seewhen
+from seewhen.errors import InvalidInput, SeewhenError
+from seewhen.served.offers import request
+from seewhen.served.server import Meter, Patience, RequestRefused, Server, ServerFailed, _retry_after, _wait
+from served.fault_server import (
+    Fault,
+    completion,
+    cuts_off,
+    drips,
+    drips_body,
+    drops,
+    faulty,
+    floods,
+    floods_error,
+    hangs,
+    says,
+    sees,
+)
+
+KEY = "sk-very-secret-0123456789"
+ASK = request([{"role": "user", "content": "What is there?"}], model="any")
+OK = says(completion())
+HASTY: dict[str, Any] = {"timeout": 0.5, "tries": 2, "deadline": 20.0}
+
+
+def ask(url: str, **patience: Any) -> Any:
+    server = Server(url, patience=Patience(**{**HASTY, **patience}))
+    try:
+        return server.ask([ASK], Meter())[0]
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (hangs, "no answer within"),
+        (drips, "no answer within"),
+        (drips_body, "no answer within"),
+        (drops, "cannot be reached"),
+        (cuts_off, "cannot be reached"),
+        (floods, "more than 16 MB"),
+        (floods_error, "answered 400: no no no"),
+        (says(b"<html>hello</html>", content_type="text/html"), "not JSON"),
+        (says(b"[" * 100_000), "nests more than"),
+        (says([]), "valid dictionary"),
+        (says({"choices": []}), "choices"),
+        (says({"choices": [{"message": {"content": 5}}]}), "choices.0.message.content"),
+        (says(completion(logprobs={"content": [{"token": "A", "logprob": "high"}]})), "logprob"),
+        (says(completion(logprobs={"content": [{"token": "A", "logprob": float("nan")}]})), "logprob"),
+        (says(b"x", content_encoding="gzip"), "packed"),
+        (says(b"", 307, location="http://example.com/v1/chat/completions"), "redirects to http://example.com"),
+        (says({"error": {"message": "no such key"}}, 401), "answered 401"),
+        (says(b"not here", 404), "answered 404"),
+        (says(b"broken", 500), "answered 500"),
+        (says(b"too long", 413), "answered 413"),
+    ],
+)
+def test_every_fault_is_one_clear_error(fault: Fault, said: str) -> None:
+    with faulty(fault) as server, pytest.raises(SeewhenError, match=said) as told:
+        ask(server.url, **({"timeout": 30.0} if fault in (floods, floods_error) else {}))
+    assert told.value.hint and len(str(told.value)) < 1000
+    assert "Traceback" not in str(told.value)
+
+
+def test_a_redirect_is_not_followed() -> None:
+    with faulty(OK) as other:
+        moved = says(b"", 308, location=f"{other.url}/chat/completions")
+        with faulty(moved) as server, pytest.raises(ServerFailed, match="Redirects are not followed"):
+            ask(server.url)
+        assert len(server.asked) == 1 and other.asked == []
+
+
+@pytest.mark.parametrize(
+    "fault", [drops, cuts_off, says(b"", 429), says(b"", 503, retry_after="0"), says(b"", 500), hangs]
+)
+def test_what_passes_is_tried_again(fault: Fault) -> None:
+    with faulty(fault, OK) as server:
+        found = ask(server.url)
+    assert found.text == "A dog." and len(server.asked) == 2
+    assert server.asked[0] == server.asked[1]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
+def test_what_does_not_pass_is_not_tried_again(status: int) -> None:
+    with faulty(says(b"no", status), OK) as server, pytest.raises(SeewhenError) as told:
+        ask(server.url)
+    assert len(server.asked) == 1
+    assert isinstance(told.value, RequestRefused) == (status in (400, 413, 422))
+
+
+def test_tries_are_counted_and_end() -> None:
+    with faulty(says(b"", 503)) as server:
+        asked = Server(server.url, patience=Patience(tries=3))
+        meter = Meter()
+        with pytest.raises(ServerFailed, match="503"):
+            asked.ask([ASK], meter)
+        asked.close()
+    assert len(server.asked) == meter.usage.requests == asked.meter.usage.requests == 3
+
+
+def test_waiting_grows_and_obeys_the_server() -> None:
+    plain = [_wait(number, ValueError()) for number in range(1, 12)]
+    assert all(0.25 * 2**n <= wait <= 0.375 * 2**n for n, wait in enumerate(plain[:7], 1))
+    assert plain[-1] <= 90
+    assert _retry_after("7") == 7 and _retry_after("soon") == _retry_after("") == _retry_after("nan") == 0
+    assert _retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0  # long ago
+
+
+def test_what_the_server_counts() -> None:
+    with faulty(OK) as server:
+        asked, meter = Server(server.url), Meter()
+        assert len(asked.ask([ASK] * 20, meter)) == 20
+        asked.close()
+    assert vars(meter.usage) == {
+        "requests": 20,
+        "prompt_tokens": 200,
+        "cached_tokens": 160,
+        "completion_tokens": 40,
+    }
+
+
+def test_nobody_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(ServerFailed, match="cannot be reached"):
+        ask(f"http://127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "photo.jpg", "ftp://host/v1", "http://", "http://me:word@host/v1", "http://host/v1?key=1", "http://h:x"],
+)
+def test_addresses_that_are_refused(url: str) -> None:
+    with pytest.raises(InvalidInput) as told:
+        Server(url)
+    assert "word" not in str(told.value)
+
+
+def test_the_key_is_sent_and_seen_nowhere(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MY_KEY", KEY)
+    caplog.set_level(logging.DEBUG)
+    echo = says({"error": f"{KEY} is a wrong key, {KEY}"}, 401)
+    with faulty(echo) as server:
+        model = seewhen.remote(server.url, "any", key_from="MY_KEY")
+        with pytest.raises(ServerFailed) as told:
+            model.generate(Image.new("RGB", (8, 8)), "What is there?")
+        model.close()
+    assert server.keys == [f"Bearer {KEY}"]
+    seen = [str(told.value), repr(told.value), repr(model), repr(model.server), str(vars(model)), caplog.text]
+    assert not any(KEY in text for text in seen)
+    with pytest.raises(TypeError):
+        copy.copy(model.server)  # nor packed to be sent elsewhere
+
+
+def test_a_named_key_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    with pytest.raises(InvalidInput, match="NO_SUCH_KEY"):
+        Server("http://127.0.0.1:1", "NO_SUCH_KEY")
+
+
+def test_a_server_without_log_probabilities_cannot_be_asked() -> None:
+    with faulty(sees) as server:
+        model = seewhen.remote(server.url, "any")
+        with pytest.raises(SeewhenError, match="no log-probabilities"):
+            model.check(Image.new("RGB", (8, 8)), "A dog.")
+        model.close()
+
+
+def test_a_model_without_vision_is_found_out() -> None:
+    blind = completion("I see.", logprobs={"content": [{"token": "I", "logprob": -0.1, "top_logprobs": []}]})
+    with faulty(says(blind)) as server:
+        model = seewhen.remote(server.url, "any")
+        with pytest.raises(SeewhenError, match="takes no images"):
+            model.check(Image.new("RGB", (8, 8)), "A dog.")
+        model.close()
+
+
+def test_patience_has_names() -> None:
+    for wrong in ({"speed": 1}, {"timeout": 0}, {"tries": 0}):
+        with pytest.raises(InvalidInput):
+            seewhen.remote("http://127.0.0.1:1", "any", **wrong)

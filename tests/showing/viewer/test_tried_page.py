@@ -1,0 +1,112 @@
+"""The page of `seewhen try` in a real browser: choosing pictures, keys, a phone, markup in names and questions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import seewhen
+from runs.tiny_checkpoint import write
+from seewhen.scenes import render, sample
+from showing.viewer.axe import violations
+from showing.viewer.browser import Browser
+from showing.viewer.test_browser import CONTRAST
+
+EVIL = "<script>document.title='owned'</script><img src=x onerror=alert(1)>&amp;{{SCRIPT}}"
+NAME = "<img src=x onerror=alert(1)>{{.png"
+SHOWN = "[...document.querySelectorAll('#pictures > li')].filter((e) => !e.hidden).length"
+PRESSED = "document.querySelector('[aria-pressed=true]').dataset.show"
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory: pytest.TempPathFactory) -> seewhen.Tryout:
+    """Three methods on six scenes, one of them with a name that is markup."""
+    folder = tmp_path_factory.mktemp("tried")
+    (folder / "photos").mkdir()
+    for number in range(6):
+        render(sample("test", number)).save(folder / "photos" / (NAME if number == 3 else f"{number}.png"))
+    checkpoint = str(write(tmp_path_factory.mktemp("model")))
+    methods = "min-p:min_p=0.9,cai:start_layer=1"
+    options = {"out": folder / "out", "question": EVIL, "seed": 1, "max_new_tokens": 14, "words": 1}
+    return seewhen.try_methods(checkpoint, folder / "photos", methods, lexicon="coco", **options)  # type: ignore[arg-type]
+
+
+def test_no_request_no_complaint_and_nothing_of_others_runs(browser: Browser, tried: seewhen.Tryout) -> None:
+    browser.open(tried.page)
+    assert browser.requests() == [] and browser.complaints() == []
+    assert browser.run("document.title") == "Which method helps? - seewhen"
+    assert EVIL in browser.run("document.querySelector('header').textContent")
+    names = browser.run("[...document.querySelectorAll('#pictures h3')].map((e) => e.textContent)")
+    assert names == [seen.photo.name for seen in tried.outcome.pictures] and NAME in names
+    assert browser.run("document.querySelectorAll('script').length") == 1
+
+
+def test_the_summary_and_every_answer_are_there(browser: Browser, tried: seewhen.Tryout) -> None:
+    browser.open(tried.page)
+    told = browser.run("[...document.querySelectorAll('.summary li')].map((e) => e.textContent)")
+    assert told == [sentence.replace("`", "") for sentence in tried.summary]
+    for number, seen in enumerate(tried.outcome.pictures):
+        shown = browser.run(
+            f"[...document.querySelectorAll('#picture-{number + 1} dd')].map((e) => e.textContent)"
+        )
+        assert shown == list(dict.fromkeys(said.record.answer for said in seen.said))
+
+
+def test_pictures_are_chosen_with_the_keyboard_and_by_the_address(browser: Browser, tried: seewhen.Tryout) -> None:
+    denied = sum(bool(seen.denied) for seen in tried.outcome.pictures)
+    assert denied > 0
+    browser.open(tried.page)
+    assert browser.run(SHOWN) == 6
+    browser.run("document.querySelector('[data-show=denied]').focus()")
+    browser.key("Enter")
+    assert browser.run(SHOWN) == denied and browser.run("location.hash") == "#show=denied"
+    assert browser.run("at('count').textContent") == f"{denied} of 6 pictures"
+    browser.open(f"{tried.page.as_uri()}#show=denied")
+    browser.wait(f"{PRESSED} === 'denied'")
+    assert browser.run(SHOWN) == denied
+    browser.run("location.hash = '#show=nothing'")
+    browser.wait(f"{PRESSED} === ''")
+    browser.run("at('search').focus()")
+    for letter in "onerror":
+        browser.key(letter)
+    assert browser.run(SHOWN) == 1
+
+
+def test_marks_say_what_is_known_of_a_word(browser: Browser, tried: seewhen.Tryout) -> None:
+    browser.open(tried.page)
+    seen = next(seen for seen in tried.outcome.pictures if set(seen.denied) & seen.regular.objects)
+    number = tried.outcome.pictures.index(seen) + 1
+    first = f"document.querySelector('#picture-{number} dd')"
+    struck = browser.run(f"[...{first}.querySelectorAll('.denied')].map((e) => e.textContent)")
+    said = [mention.text for mention in seen.regular.mentions if mention.object in seen.denied]
+    assert struck == said
+    new = browser.run("document.querySelectorAll('dl dd:first-of-type .differs').length")
+    assert new == 0  # the first answer is the one that others are held against
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_fits_a_phone(browser: Browser, tried: seewhen.Tryout, dark: bool) -> None:
+    browser.open(tried.page, width=390, height=844, phone=True, dark=dark)
+    assert browser.run("document.documentElement.scrollWidth") <= 390
+    assert browser.complaints() == []
+    lowest, whose = browser.run(CONTRAST.replace("'.word,", "'p, a, td, th, li, dt, code, strong, .word,"))
+    assert lowest >= 4.5, whose
+
+
+def test_the_most_telling_picture_opens_word_by_word(browser: Browser, tried: seewhen.Tryout) -> None:
+    browser.open(tried.page)
+    links = browser.run("[...document.querySelectorAll('#pictures a[href^=words]')].map((e) => e.href)")
+    assert len(links) == 1
+    browser.open(links[0])
+    assert browser.complaints() == []
+    first: Path = tried.outcome.pictures[0].photo.path
+    assert browser.run("DATA.answers.map((answer) => answer.label)") == list(tried.outcome.tries.runs)
+    assert browser.run("DATA.images[0].name") == first.name
+
+
+@pytest.mark.parametrize("phone", [False, True])
+def test_nothing_for_axe_to_find(browser: Browser, tried: seewhen.Tryout, phone: bool) -> None:
+    browser.open(tried.page, width=390 if phone else 1280, height=844, dark=phone, phone=phone)
+    browser.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    assert violations(browser) == []
