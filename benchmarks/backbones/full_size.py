@@ -1,7 +1,7 @@
 """The paper's four backbones at their real sizes, with random weights: saved, loaded again, decoded.
 
 For each of them: weights drawn on the GPU in bfloat16; written to disk in the published layout (Qwen-VL
-under its original key names); loaded again with `seewhen.loading.load_model`, logits equal bit for bit;
+under its original key names); loaded again with `seewhen.backbones.loading.load_model`, logits equal bit for bit;
 64 tokens greedily with each method in transformers' own loop and as a captured step (`fast="graph"`),
 milliseconds per token and peak memory; a closed gate equals stock bit for bit. Then, at reduced depth in
 float32, compiled decoding (static cache) equals eager.
@@ -34,10 +34,10 @@ from transformers import CompileConfig
 from transformers.utils.logging import disable_progress_bar
 
 import seewhen
-from seewhen import speed
-from seewhen.loading import load_model
-from seewhen.models.qwen_vl import save_original
-from seewhen.shapes import random_inputs, random_model, shape_config
+from seewhen.backbones.loading import load_model
+from seewhen.backbones.qwen_vl import save_original
+from seewhen.backbones.shapes import random_inputs, random_model, shape_config
+from seewhen.decoding import fast as speed
 
 BACKBONES = ("qwen3.5-4b", "llava-1.5-7b", "instructblip-7b", "qwen-vl-7b")
 METHODS: dict[str, seewhen.Method] = {

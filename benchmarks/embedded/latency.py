@@ -20,9 +20,9 @@ from pathlib import Path
 import torch
 
 import seewhen
-from seewhen.answering import chat_prompt, model_inputs
+from seewhen.backbones.prompts import chat_prompt, model_inputs
+from seewhen.decoding.method import Part
 from seewhen.methods import method, method_names
-from seewhen.runs.controls import Part
 from seewhen.scenes import dataset, render
 
 

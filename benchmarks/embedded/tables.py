@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from seewhen.methods.base import Method
+    from seewhen.decoding.method import Method
     from seewhen.runs.evaluate import Ask
 
 GRACE = 30  # seconds for the batches under way and for scoring
@@ -42,8 +42,8 @@ NAMES = (  # noqa: SIM905
 
 def methods() -> dict[str, Method]:
     """The table's rows. Directions are named relative to the folder of the runs, so that it can be moved."""
+    from seewhen.decoding.method import Part
     from seewhen.methods import method
-    from seewhen.runs.controls import Part
 
     cai = method("cai", contrast=3.0)
     rows: dict[str, Method] = {"cai": cai}

@@ -16,14 +16,14 @@ from typing import Any
 from PIL import Image
 
 import seewhen
-from seewhen import figures
-from seewhen.figures.registry import FIGURES, most_telling
-from seewhen.figures.style import Drawing
-from seewhen.figures.tracing import Looker, answered, replayed, trace_scenes
 from seewhen.runs.evaluate import Ask, Machine
 from seewhen.runs.progress import Progress
 from seewhen.runs.sweep import parse_grid, sweep, write_sweep
 from seewhen.scenes import dataset
+from seewhen.showing import figures
+from seewhen.showing.figures.catalogue import FIGURES, most_telling
+from seewhen.showing.figures.style import Drawing
+from seewhen.showing.figures.tracing import Tracer, answered, replayed, trace_scenes
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SPLIT = "shifted"
@@ -37,8 +37,8 @@ def main() -> None:
     options.add_argument("--work", type=Path, default=None)
     given = options.parse_args()
     work = given.work or Path(tempfile.mkdtemp())
-    looker = Looker.of(seewhen.load(), head_layers=(11,), batch=10)
-    drawn = draw_all(looker, given.scenes) | draw_sweeps(work, given.sweep_scenes)
+    tracer = Tracer.of(seewhen.load(), head_layers=(11,), batch=10)
+    drawn = draw_all(tracer, given.scenes) | draw_sweeps(work, given.sweep_scenes)
     target = DOCS / "images" / "gallery"
     data = {}
     for name, drawing in drawn.items():
@@ -51,14 +51,14 @@ def main() -> None:
     print(f"{len(drawn)} figures, {sum(f.stat().st_size for f in target.glob('*.png')) / 1e6:.2f} MB")
 
 
-def draw_all(looker: Looker, count: int) -> dict[str, Drawing]:
+def draw_all(tracer: Tracer, count: int) -> dict[str, Drawing]:
     """All figures that start from answers."""
     scenes = dataset(SPLIT, count)
     early = seewhen.method("cai", start_layer=0.5)
     found = {}
     for name, method in (("regular", "regular"), ("early", early), ("cai", "cai")):
         with Progress(name, count) as bar:
-            found[name] = trace_scenes(looker, scenes, method, tick=bar.advance)
+            found[name] = trace_scenes(tracer, scenes, method, tick=bar.advance)
     regular, tilted, default = found["regular"], found["early"], found["cai"]
 
     def telling(name: str) -> Any:
@@ -70,8 +70,8 @@ def draw_all(looker: Looker, count: int) -> dict[str, Drawing]:
         "layers": lambda: figures.source_layers(telling("layers")),
         "entropy": lambda: figures.entropy(telling("entropy")),
         "median-entropy": lambda: figures.median_entropy(tilted),
-        "case": lambda: figures.case_study(case, baseline=replayed(looker, case, "regular"), head=0, layer=11),
-        "caption": lambda: figures.caption([long, *answered(looker, [long], early)]),
+        "case": lambda: figures.case_study(case, baseline=replayed(tracer, case, "regular"), head=0, layer=11),
+        "caption": lambda: figures.caption([long, *answered(tracer, [long], early)]),
         "fired": lambda: figures.fired(tilted),
         "failure": lambda: figures.failure(default),
         "pointing": lambda: figures.pointing(regular),
@@ -187,8 +187,8 @@ Every figure of the paper, made with the small model inside the package on {scen
 whose objects are often out of place, so that the model invents some). `benchmarks/figures/gallery.py` makes this
 page; it is the same for any model: give `--model`, or a trace, or a run.
 
-A figure is one command and one function of `seewhen.figures`. It writes PNG, SVG or PDF by the ending of `--out`
-and the numbers it shows as JSON beside it (`--data`). Hallucinated words are red, correct ones blue, by
+A figure is one command and one function of `seewhen.showing.figures`. It writes PNG, SVG or PDF by the ending of
+`--out` and the numbers it shows as JSON beside it (`--data`). Hallucinated words are red, correct ones blue, by
 CHAIR's reading of the answer; blue boxes are the ground truth.
 
 | made from | how |

@@ -33,7 +33,7 @@ def train(options: argparse.Namespace) -> None:
 
 def pack(options: argparse.Namespace) -> None:
     from photographs import packing
-    from seewhen.photo.building import build
+    from seewhen.backbones.photo.building import build
 
     packed = packing.pack(options.out, options.store / "dinov2-small.int8.safetensors")
     build(packed, options.store / "smollm2.gguf", options.out / "model")

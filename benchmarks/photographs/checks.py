@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from photographs.speaking import Speaker
-from seewhen.bench.chair import CaptionReader, Chair
-from seewhen.bench.pope import KINDS
-from seewhen.bench.pope_build import build_questions
+from seewhen.benchmarks.chair import Chair
+from seewhen.benchmarks.chair.caption_reader import CaptionReader
+from seewhen.benchmarks.pope.build import build_questions
+from seewhen.benchmarks.pope.questions import KINDS
 
 DESCRIBE = "Please describe this image in detail."
 

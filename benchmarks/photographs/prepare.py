@@ -1,6 +1,7 @@
 """Makes everything training needs from its public sources, once, on any machine.
 
     python -m photographs.prepare holdout --data DATA --photographs REPO --annotated REPO...
+    python -m photographs.prepare trained --data DATA --photographs REPO --count 66656
     python -m photographs.prepare photographs --data DATA --photographs REPO --annotated REPO... --out STORE
     python -m photographs.prepare tower --onnx vit_s_focus.onnx --out STORE
     python -m photographs.prepare teacher --pth efficientnet-lite0.pth --out STORE
@@ -23,7 +24,7 @@ from photographs import boxes, dino, holdout, instructions, photos, pieces, teac
 from photographs.command import carry_out
 from photographs.recipe import Recipe
 from photographs.run import ANSWERS, TEACHER
-from seewhen.photo import language
+from seewhen.backbones.photo import language
 
 TRAIN_QUALITY, TEST_QUALITY = 20, 80
 SHARD_BYTES = 25 << 20
@@ -55,6 +56,14 @@ def make_holdout(options: argparse.Namespace) -> None:
     lists = holdout.build(options.data, annotated, objects, photos.names_in(options.photographs, ["train2017/"]))
     holdout.write(lists)
     print({name: len(numbers) for name, numbers in lists.items()})
+
+
+def make_trained(options: argparse.Namespace) -> None:
+    """The list of what is trained on: as many as the shards held, in the order in which they are filled."""
+    _, objects = holdout.load_table(options.data / TABLE)
+    free = photos.names_in(options.photographs, ["train2017/"])
+    order = holdout.training_order(objects, free, frozenset().union(*holdout.read().values()))
+    holdout.write_trained(order[: options.count])
 
 
 def make_photographs(options: argparse.Namespace) -> None:
@@ -113,6 +122,11 @@ def main() -> None:
         command.add_argument("--annotated", type=Path, nargs="*", default=[], help="clones with boxes")
         command.add_argument("--out", type=Path, default=Path("store"))
         command.add_argument("--shards", type=int, default=SHARDS)
+    command = commands.add_parser("trained")
+    command.set_defaults(work=make_trained)
+    command.add_argument("--data", type=Path, required=True)
+    command.add_argument("--photographs", type=Path, required=True, help="clone with train2017/*.jpg")
+    command.add_argument("--count", type=int, required=True, help="photographs in the shards: see the log")
     command = commands.add_parser("tower")
     command.set_defaults(work=make_tower)
     command.add_argument("--onnx", type=Path, required=True)

@@ -31,9 +31,9 @@ from photographs.loop import Log, load_weights, save_weights
 from photographs.photos import Photos, decoders, load_photos
 from photographs.recipe import Recipe
 from photographs.tower import Scores
+from seewhen.backbones.photo import language, llava
+from seewhen.backbones.photo.dino import fill, stored
 from seewhen.errors import InvalidInput
-from seewhen.photo import language, llava
-from seewhen.photo.dino import fill, stored
 
 STAGES = ("tower", "projector", "finetune")
 TABLE = "coco_objects.json.gz"

@@ -14,7 +14,6 @@ processes share a GPU far better under NVIDIA's multi-process service: `--mps` s
 from __future__ import annotations
 
 import argparse
-import fcntl
 import hashlib
 import json
 import os
@@ -27,6 +26,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from photographs.wanted import (
     BATCH,
@@ -50,13 +51,16 @@ HEAVY = {"opera": (112, 4), "saliency": (225, 4)}
 @contextmanager
 def locked(path: Path, wait: bool) -> Iterator[bool]:
     """Whether the lock was got; it goes with the process, however that ends."""
-    with path.open("ab") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-            return
+    lock = FileLock(path, blocking=wait)
+    try:
+        lock.acquire()
+    except Timeout:
+        yield False
+        return
+    try:
         yield True
+    finally:
+        lock.release()
 
 
 def calibrate(name: str, run: Path) -> None:

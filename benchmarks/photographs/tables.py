@@ -5,6 +5,7 @@ Marks are those of the report: ▲ ▼ where a difference from regular decoding 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from photographs.settings import ABLATIONS, TRIED, Setting
 from photographs.wanted import make
 from seewhen.runs.tables import pipe_table
-from seewhen.runs.words import title
+from seewhen.runs.wording import title as as_written
 
 Report = Mapping[str, Any]
 Row = Mapping[str, Any]  # a method of a report
@@ -33,10 +34,20 @@ def groups(report: Report) -> dict[Key, dict[str, Any]]:
     return found
 
 
+def title(name: str) -> str:
+    """A method as the tables show it. The study's CAI has a contrast of 3; where directions lay says nothing."""
+    name = re.sub(r":directions=[^:,+]*", "", name).replace("cai:contrast=3", "cai").replace("cai-", "cai:")
+    for part in ("attention", "contrast"):
+        if name.endswith(f":{part}"):
+            return f"{title(name.removesuffix(f':{part}'))}, {part} only"
+    first, _, rest = name.partition(":")
+    spelled = {"min-p": "Regular + min-p", "saliency": "LVLMs-Saliency"}.get(first, as_written(first))
+    return spelled + (f" ({rest})" if rest else "")
+
+
 def label(row: Row) -> str:
-    """As in the report; CAI with its default is the same row, whether or not others of it ran in a group."""
-    name = str(row["label"])
-    return title("cai" if name.startswith("cai (default") else name)
+    """As in the report."""
+    return title(str(row["label"]))
 
 
 def mark(row: Row, metric: str, against: str = "regular") -> str:
@@ -55,8 +66,8 @@ def value(row: Row | None, metric: str) -> str:
 
 
 def words(row: Row | None) -> str:
-    """How long the captions are."""
-    return NOTHING if row is None else f"{row['metrics']['length']['value']:.0f}"
+    """How long the captions are, punctuation left out."""
+    return NOTHING if row is None else f"{row['metrics']['words']['value']:.1f}"
 
 
 def beyond_the_cut(row: Row | None, metric: str) -> str:
@@ -82,15 +93,59 @@ def by_label(report: Report, keys: Iterable[Key]) -> dict[str, dict[Key, Row]]:
 def greedy_table(report: Report) -> str:
     """Every method that decodes greedily (or by beams)."""
     kinds = ("random", "popular", "adversarial")
-    head = ("method", "CHAIR_S", "CHAIR_I", "recall", "words", "CHAIR_I, 128", "POPE random", *kinds[1:])
+    head = ("method", "CHAIR_S", "CHAIR_I", "unique", "recall", "words", "CHAIR_I, 128", "POPE random", *kinds[1:])
     rows = []
     for name, found in by_label(report, (TOLD, TOLD_LONG, ASKED)).items():
         told, asked = found.get(TOLD), found.get(ASKED)
-        cells = [value(told, metric) for metric in ("chair_s", "chair_i", "recall")]
+        cells = [value(told, metric) for metric in ("chair_s", "chair_i", "chair_i_unique", "recall")]
         cells += [words(told), value(found.get(TOLD_LONG), "chair_i")]
         cells += [value(asked, f"coco-{kind}/accuracy") for kind in kinds]
         rows.append([name, *cells])
     return pipe_table(head, rows)
+
+
+def corrected_table(report: Report) -> str:
+    """POPE with RePOPE's labels: greedy in all and by kind, F1 and MCC; sampled accuracy beside POPE's own."""
+    kinds = ("random", "popular", "adversarial")
+    head = ("method", "POPE", "RePOPE", *kinds, "F1", "MCC", "sampled, POPE", "sampled, RePOPE", "− min-p")
+    sampled = ("pope", SAMPLED, 8)
+    rows = []
+    for name, found in by_label(report, (ASKED, sampled)).items():
+        greedy, drawn = found.get(ASKED), found.get(sampled)
+        by_kind = [f"coco-{kind}/repope_accuracy" for kind in kinds]
+        cells = [value(greedy, m) for m in ("accuracy", "repope_accuracy", *by_kind, "repope_f1", "repope_mcc")]
+        cells += [value(drawn, "accuracy"), value(drawn, "repope_accuracy")]
+        rows.append([name, *cells, beyond_the_cut(drawn, "repope_accuracy")])
+    return pipe_table(head, rows)
+
+
+CUT = ("chair_s", "chair_i", "chair_i_unique", "recall", "words")
+
+
+def cut_table(report: Report, tuned: Report, key: Key) -> str:
+    """Regular captions cut off, and what is left of each method that shortens captions beside them."""
+    published, chosen = (groups(one)[key]["cut_off"] for one in (report, tuned))
+    head = ("captions", "CHAIR_S", "CHAIR_I", "unique", "recall", "words")
+    rows = [
+        [f"Regular, cut off after {count}", *(f"{found[metric]:.1f}" for metric in CUT)]
+        for count, found in published["regular"].items()
+    ]
+    for control, said in ((published, ""), (chosen, ", tuned")):
+        for name, one in control["methods"].items():
+            if said and name in ("min-p", "pai"):  # as published, so they are there already
+                continue
+            called = f"{title(name)}{said}" if said else label({"label": name})
+            beside = f"{called} − Regular cut off after {one['sentences']}"
+            rows.append([beside, *(_beside(one["differences"][metric], metric) for metric in CUT)])
+    return pipe_table(head, rows)
+
+
+def _beside(difference: Mapping[str, Any], metric: str) -> str:
+    """A difference, marked where its interval leaves out zero and its corrected p-value is below 0.05."""
+    real = difference["p"] < 0.05 and (difference["low"] > 0 or difference["high"] < 0)
+    better = (difference["value"] > 0) == (metric == "recall")
+    shown = "" if not real or metric == "words" else " ▲" if better else " ▼"
+    return f"{difference['value']:+.1f}{shown}".replace("-", "−")
 
 
 def sampled_table(report: Report) -> str:

@@ -18,9 +18,9 @@ from transformers import Dinov2Config, Dinov2Model, LlamaConfig, LlamaForCausalL
 from photographs import dino, exam, holdout, packing, photos, run
 from photographs.boxes import COCO
 from photographs.recipe import FineTune, Projector, Recipe, Tower
-from seewhen.photo.building import build
-from seewhen.photo.dino import stored
-from seewhen.photo.language import _NAMES
+from seewhen.backbones.photo.building import build
+from seewhen.backbones.photo.dino import stored
+from seewhen.backbones.photo.language import _NAMES
 
 SIDE = 28
 RECIPE = Recipe(

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from photographs import holdout
-from seewhen.bench.chair import CaptionReader
-from seewhen.runs.controls import nearest_preset
+from seewhen.benchmarks.chair.caption_reader import CaptionReader
+from seewhen.methods.grammar import label_of
 from seewhen.runs.store import Run, read_run
 
 
@@ -58,9 +58,7 @@ def main() -> None:
     for path in sorted(options.runs.glob("chair_*greedy*/manifest.json")):
         run = read_run(path.parent)
         if run.config["decoding"]["max_new_tokens"] == 64:
-            method = run.config["method"]
-            preset = nearest_preset(method) if method["method"] == "cai" else None
-            found[f"{method['label']} ({preset})" if preset else method["label"]] = told(run, shown, common)
+            found[label_of(run.config["method"])] = told(run, shown, common)
     options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(found, indent=1))
 

@@ -19,7 +19,7 @@ from transformers import Dinov2Model
 from photographs.distil import Lessons
 from photographs.loop import Log, train
 from photographs.recipe import Tower
-from seewhen.photo.dino import MEAN, STD
+from seewhen.backbones.photo.dino import MEAN, STD
 
 
 class Scores(nn.Module):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from photographs.settings import ABLATIONS, TRIED, Setting
 
 if TYPE_CHECKING:
-    from seewhen.methods.base import Method
+    from seewhen.decoding.method import Method
     from seewhen.runs.evaluate import Ask
 
 TILT = "cai-attention"
@@ -26,8 +26,8 @@ BATCH = 450  # all captions at once: small kernels for few rows, not the rows, w
 
 def make(name: str, run: Path, setting: Setting | None = None) -> Method:
     """A row of the table with published parameters, or with a setting of its own."""
+    from seewhen.decoding.method import Part
     from seewhen.methods import method
-    from seewhen.runs.controls import Part
 
     if name == TILT and setting is not None:
         return method("cai", **setting)

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 import seewhen
-from seewhen.answering import chat_prompt, model_inputs
+from seewhen.backbones.prompts import chat_prompt, model_inputs
 from seewhen.runs.evaluate import Ask, Machine, evaluate
 from seewhen.scenes import dataset, render
 

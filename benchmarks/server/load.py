@@ -179,7 +179,7 @@ async def measure(batched: Served, single: Served, options: argparse.Namespace) 
     one_by_one = (before.tokens + after.tokens) / (before.elapsed + after.elapsed)
     numbers = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if line[0] != "#")
     first = len(bodies)  # those asked alone at the beginning
-    rows = (float(numbers["seewhen_batch_rows_sum"]) - first) / (int(numbers["seewhen_batch_rows_count"]) - first)
+    total, batches = (float(numbers[f"seewhen_batch_rows_{what}"]) - first for what in ("sum", "count"))
     for line in (together.wrong + before.wrong + after.wrong)[:5]:
         print("differs:", line, file=sys.stderr)
     return {
@@ -187,7 +187,7 @@ async def measure(batched: Served, single: Served, options: argparse.Namespace) 
         "batched": together.summary(),
         "one_by_one_after": after.summary(),
         "throughput_ratio": round(together.tokens / together.elapsed / one_by_one, 2),
-        "mean_rows_of_a_batch": round(rows, 1),
+        "mean_rows_of_a_batch": round(total / batches, 1),
         "ready_afterwards": ready == 200,
     }
 

@@ -19,6 +19,7 @@ from typing import Any
 import httpx2
 import psutil
 
+KEY = "a-key-for-benchmarks"
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -27,33 +28,38 @@ class Served:
     """A running server."""
 
     url: str
-    process: subprocess.Popen[bytes]
+    pid: int
 
     def resident(self) -> int:
         """Bytes of memory in use."""
-        return int(psutil.Process(self.process.pid).memory_info().rss)
+        return int(psutil.Process(self.pid).memory_info().rss)
 
 
 @contextmanager
-def serving(model: str, method: str, *limits: str) -> Iterator[Served]:
-    """Run `seewhen serve` until the end of the context; its log goes to stderr."""
+def serving(model: str, method: str, *limits: str, log: Path | None = None) -> Iterator[Served]:
+    """Run `seewhen serve` until the end of the context. With `log` its log goes there and it wants `KEY`."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-c", "from seewhen.cli import main; main()", "serve", "--port", str(port)]
     command += ["--model", model, "--method", method, "--log-level", "warning"]
     command += [part for limit in limits for part in ("--limit", limit)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    if log is None:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    else:
+        with log.open("wb") as output:
+            environment = os.environ | {"SEEWHEN_API_KEY": KEY}
+            process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
     url = f"http://127.0.0.1:{port}"
     try:
         while True:
             if process.poll() is not None:
                 raise SystemExit("the server did not start")
             try:
-                if httpx2.get(f"{url}/readyz").status_code == 200:
+                if httpx2.get(f"{url}/readyz", timeout=60).status_code == 200:
                     break
             except httpx2.HTTPError:
                 time.sleep(0.2)
-        yield Served(url, process)
+        yield Served(url, process.pid)
     finally:
         process.terminate()
         process.wait(60)

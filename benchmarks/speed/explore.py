@@ -21,15 +21,15 @@ from pathlib import Path
 import torch
 
 import seewhen
-from seewhen.attaching import Attachment
-from seewhen.shapes import random_inputs, random_model, shape_config
-from seewhen.speed import decode as step
-from seewhen.speed import modules
+from seewhen.asking.attach import Attachment
+from seewhen.backbones.shapes import random_inputs, random_model, shape_config
+from seewhen.decoding.fast import loop as step
+from seewhen.decoding.fast import modules
 
 METHODS = {
     "regular": seewhen.method("regular"),
     "cai": seewhen.method("cai"),
-    "cai+contrast": seewhen.method("cai", contrast=3.0),
+    "cai:contrast=3": seewhen.method("cai", contrast=3.0),
 }
 
 # What a way can leave out, and what stands in its place.
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--shape", default="llava-1.5-7b")
     parser.add_argument("--layers", type=int)
     parser.add_argument("--ways", default="off,graph,graph-linear-gated-norms-rotary-cache")
-    parser.add_argument("--methods", default="regular,cai,cai+contrast")
+    parser.add_argument("--methods", default="regular,cai,cai:contrast=3")
     parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=3)

@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 from torch.nn.functional import linear as stock_linear
 
-from seewhen.speed import attention_kernel, gate_kernel, linear_kernel
-from seewhen.when import entropy
+from seewhen.decoding.kernels import attention_kernel, gate_kernel, linear_kernel
+from seewhen.equations.when import entropy
 
 
 def replayed(calls: list[Callable[[], object]], repeats: int = 15) -> float:

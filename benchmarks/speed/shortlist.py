@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 import seewhen
-from seewhen.answering import chat_prompt, model_inputs
-from seewhen.backbone import Backbone
+from seewhen.backbones.backbone import Backbone
+from seewhen.backbones.prompts import chat_prompt, model_inputs
+from seewhen.equations.when import entropy
 from seewhen.scenes import dataset, render
-from seewhen.when import entropy
 
 
 def entropy_bounds(chosen: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:

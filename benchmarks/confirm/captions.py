@@ -1,0 +1,209 @@
+"""Makes the captions: `python -m confirm.captions first --exam DIR --out DIR [--processes 8]`; resumes.
+
+One gzip file of JSON lines per run: image, text, and what `confirm` tells (verdicts with all signals, sentences
+taken back, steps). `odds` asks about all 80 objects of every picture, for the ceiling.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, ClassVar
+
+from confirm.material import QUESTION, Item, photographs, scenes
+from confirm.settings import Run, first, second
+from seewhen.backbones.backbone import Backbone
+from seewhen.decoding.aside import Aside
+from seewhen.decoding.judge import Judge
+from seewhen.decoding.method import Method, Parts
+
+COUNTS = {"photo-test": 445, "photo-validation": 300, "scenes-test": 200, "scenes-validation": 200}
+
+
+def material(part: str, exam: Path, limit: int | None) -> tuple[Item, ...]:
+    """The pictures of a part."""
+    count = min(COUNTS[part], limit or COUNTS[part])
+    if part.startswith("photo"):
+        return photographs(str(exam / part.removeprefix("photo-")), count)
+    return scenes("shifted", 0 if part == "scenes-test" else 2000, count)
+
+
+class Writer:
+    """One loaded model."""
+
+    def __init__(self, model: str, batch: int, device: str | None) -> None:
+        import seewhen
+        from seewhen.backbones.prompts import chat_prompt
+
+        name = "photo" if model == "photo" else "packaged"
+        self.model, self.processor = seewhen.load(name, device=device, dtype="float32")
+        self.batch, self.prompt = batch, chat_prompt(self.processor, QUESTION, 1)
+
+    def inputs(self, items: Sequence[Item]) -> dict[str, Any]:
+        """The prompts of a batch."""
+        from seewhen.backbones.prompts import model_inputs
+
+        pictures = [[item.open()] for item in items]
+        return model_inputs(self.model, self.processor, pictures, [self.prompt] * len(items))
+
+    def write(self, run: Run, items: Sequence[Item], path: Path) -> None:
+        """All captions of a run."""
+        started = time.perf_counter()
+        lines: list[dict[str, Any]] = []
+        for start in range(0, len(items), self.batch):
+            lines += self._batch(run, items[start : start + self.batch])
+        head = {"run": run.name, "method": run.method, "seed": run.seed, "temperature": run.temperature}
+        head |= {"tokens": run.tokens, "part": run.part, "seconds": round(time.perf_counter() - started, 2)}
+        save(path, [head, *lines])
+
+    def _batch(self, run: Run, items: Sequence[Item]) -> Iterator[dict[str, Any]]:
+        import torch
+
+        import seewhen
+
+        tokenizer = self.processor.tokenizer
+        inputs = self.inputs(items)
+        options: dict[str, Any] = {"max_new_tokens": run.tokens, "do_sample": False}
+        if run.seed is not None:
+            options["logits_processor"] = noise(run, items)
+        method = seewhen.method(run.method).prepare(tokenizer)
+        with seewhen.attach(self.model, method, fast="off") as handle, torch.inference_mode():
+            output = self.model.generate(**inputs, **options, pad_token_id=tokenizer.pad_token_id)
+            told = handle.trace.told
+        new = output[:, inputs["input_ids"].shape[1] :]
+        for row, item in enumerate(items):
+            text = tokenizer.decode(new[row], skip_special_tokens=True).strip()
+            yield {"image": item.name, "text": text, **({"told": told[row]} if told else {})}
+
+    def odds(self, items: Sequence[Item], path: Path) -> None:
+        """Log-odds of all 80 objects for every picture."""
+        import torch
+
+        import seewhen
+        from seewhen.verdicts.lexicon import chair_lexicon
+
+        names = chair_lexicon().objects
+        asks = seewhen.method("confirm:lexicon=coco,verdict=asking").prepare(self.processor.tokenizer)
+        lines: list[dict[str, Any]] = [{"objects": names}]
+        for start in range(0, len(items), 16):
+            some = items[start : start + 16]
+            inputs = self.inputs(some)
+            method = AllObjects(tuple(names), asks)
+            with seewhen.attach(self.model, method, fast="off") as handle, torch.inference_mode():
+                self.model.generate(**inputs, max_new_tokens=1, do_sample=False, pad_token_id=0)
+                told = handle.trace.told
+            lines += [{"image": item.name, **row} for item, row in zip(some, told, strict=True)]
+        save(path, lines)
+
+
+def save(path: Path, lines: Sequence[dict[str, Any]]) -> None:
+    """Gzip JSON lines, in place only when whole."""
+    text = "\n".join(json.dumps(line) for line in lines) + "\n"
+    temporary = path.with_suffix(".part")
+    temporary.write_bytes(gzip.compress(text.encode(), mtime=0))
+    temporary.rename(path)
+
+
+@dataclass(frozen=True)
+class AllObjects(Method):
+    """Asks about every object once the prompt is read, in the words of `asks`."""
+
+    name: ClassVar[str] = "all-objects"
+    names: tuple[str, ...]
+    asks: Method
+
+    def parts(self, backbone: Backbone) -> Parts:
+        """A judge that asks at the end."""
+        words = self.asks.words.on(backbone.image_token_ids)  # type: ignore[attr-defined]
+        questions = [words.question(name) for name in self.names]
+
+        class Ask(Judge):
+            def __init__(self, aside: Aside) -> None:
+                self.aside = aside
+
+            def finish(self, tokens: Sequence[list[int]]) -> list[dict[str, Any]]:
+                return [{"odds": self._odds(row)} for row in range(len(tokens))]
+
+            def _odds(self, row: int) -> list[float]:
+                logits = self.aside.ask([row] * len(questions), questions)
+                return [round(value, 4) for value in words.answers.log_odds(logits).tolist()]
+
+        return Parts(judge=Ask)
+
+
+def noise(run: Run, items: Sequence[Item]) -> Any:
+    """Sampling whose draws are each picture's own."""
+    from transformers import LogitsProcessorList
+    from transformers.generation.logits_process import MinPLogitsWarper, TemperatureLogitsWarper
+
+    from seewhen.runs.noise import HashedNoise, stream_seed
+
+    seeds = [stream_seed(run.seed or 0, item.name) for item in items]
+    if run.method.startswith("min-p"):  # its cut comes before the noise that makes the largest score a sample
+        warpers = [TemperatureLogitsWarper(run.temperature), MinPLogitsWarper(0.1)]
+        return LogitsProcessorList([*warpers, HashedNoise(seeds, 1.0)])
+    return LogitsProcessorList([HashedNoise(seeds, run.temperature)])
+
+
+def work(given: argparse.Namespace, model: str, todo: Sequence[Run | str]) -> None:
+    """One process: one model, some runs."""
+    import torch
+
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    writer = Writer(model, given.batch, given.device)
+    for run in todo:
+        part, name = (run, f"{run}.odds") if isinstance(run, str) else (run.part, run.name)
+        path = given.out / f"{name}.jsonl.gz"
+        if path.exists():
+            continue
+        items = material(part, given.exam, given.limit)
+        if isinstance(run, str):
+            writer.odds(items, path)
+        else:
+            writer.write(run, items, path)
+        print(path.name, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m confirm.captions", description=__doc__.splitlines()[0])
+    parser.add_argument("stage", choices=["first", "second", "odds"])
+    parser.add_argument("--exam", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--verdict", nargs="*", default=[], help="photo=FILE scenes=FILE")
+    parser.add_argument("--only", default="", help="runs whose name contains this")
+    parser.add_argument("--models", nargs="*", default=["photo", "scenes"])
+    parser.add_argument("--processes", type=int, default=1, help="of each model")
+    parser.add_argument("--batch", type=int, default=150)
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--device")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    files = dict(pair.split("=", 1) for pair in given.verdict)
+    stages: dict[str, Any] = {"odds": lambda: list(COUNTS), "first": first, "second": lambda: second(files)}
+    everything: list[Run | str] = stages[given.stage]()
+    todo = [r for r in everything if given.only in (r if isinstance(r, str) else r.name)]
+    jobs = []
+    for model in given.models:
+        mine = [r for r in todo if (r if isinstance(r, str) else r.part).startswith(model)]
+        jobs += [(given, model, mine[n :: given.processes]) for n in range(given.processes)]
+    jobs = [job for job in jobs if job[2]]
+    if given.processes == 1 and len(jobs) == 1:
+        work(*jobs[0])
+        return
+    running = [get_context("spawn").Process(target=work, args=job) for job in jobs]
+    for process in running:
+        process.start()
+    for process in running:
+        process.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""Scores the captions: CHAIR with the controls, intervals over pictures, the ceiling; all as one JSON file.
+
+python -m confirm.score RUNS --exam DIR --out results/scores.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confirm.captions import COUNTS, material
+from confirm.verdicts import lines
+from seewhen.verdicts.ceiling import DOUBT, Pairs, ceiling
+from seewhen.verdicts.lexicon import chair_lexicon
+from seewhen.verdicts.reader import read_mentions
+from seewhen.verdicts.sentences import sentence_ends
+
+REPLICATES, SEED, CUTS = 2000, 0, (2, 3, 4)
+METRICS = ("chair_s", "chair_i", "chair_i_unique", "recall", "f1", "words", "asked", "steps", "taken_back")
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Counts of one caption, as a row of numbers."""
+
+    row: tuple[float, ...]
+
+    @staticmethod
+    def of(text: str, shown: frozenset[str], told: dict[str, Any] | None) -> Counts:
+        """What a caption says about a picture that shows these objects."""
+        said = [mention.object for mention in read_mentions(text, chair_lexicon())]
+        invented = [name for name in said if name not in shown]
+        unique, true = set(said), set(said) & shown
+        cost = told or {"asked": 0, "steps": 0, "tokens": 0, "taken_back": []}
+        steps = cost["steps"] / cost["tokens"] if cost["tokens"] else 1.0
+        words = len(re.findall(r"\w+", text))
+        return Counts(
+            (
+                *(
+                    bool(invented),
+                    len(invented),
+                    len(said),
+                    len(unique - shown),
+                    len(unique),
+                    len(true),
+                    len(shown),
+                ),
+                *(words, cost["asked"], steps, len(cost["taken_back"])),
+            )
+        )
+
+
+def scores(counts: Array) -> Array:
+    """The metrics of captions, in the order of `METRICS`; `counts` is (captions, numbers)."""
+    total, captions = counts.sum(axis=0), len(counts)
+    sentence, invented, said, unique_wrong, unique, true, shown, *costs = total
+    recall, precision = true / shown, true / np.maximum(unique, 1)
+    f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
+    found = [sentence / captions, invented / np.maximum(said, 1), unique_wrong / np.maximum(unique, 1), recall, f1]
+    percent = [100 * value for value in found]
+    return np.array([*percent, *(cost / captions for cost in costs)])
+
+
+def summary(groups: Sequence[Array], base: Sequence[Array] | None) -> dict[str, Any]:
+    """Means over seeds with intervals by drawing pictures again; differences to `base` drawn with them."""
+    pictures = groups[0].shape[0]
+    rng = np.random.default_rng(SEED)
+    draws = rng.integers(0, pictures, (REPLICATES, pictures))
+
+    def both(sets: Sequence[Array]) -> tuple[Array, Array]:
+        point = np.mean([scores(one) for one in sets], axis=0)
+        drawn = np.mean([[scores(one[pick]) for pick in draws] for one in sets], axis=0)
+        return point, drawn
+
+    point, drawn = both(groups)
+    result: dict[str, Any] = {"seeds": len(groups), "pictures": pictures}
+    for place, name in enumerate(METRICS):
+        low, high = np.quantile(drawn[:, place], (0.025, 0.975))
+        result[name] = {"value": _round(point[place]), "low": _round(low), "high": _round(high)}
+    if base is not None:
+        other, theirs = both(base)
+        for place, name in enumerate(METRICS[:6]):
+            low, high = np.quantile(drawn[:, place] - theirs[:, place], (0.025, 0.975))
+            gap = point[place] - other[place]
+            result[name]["difference"] = {"value": _round(gap), "low": _round(low), "high": _round(high)}
+    return result
+
+
+def _round(value: float) -> float:
+    return round(float(value), 3)
+
+
+def cut(text: str, sentences: int) -> str:
+    """The first sentences of a caption."""
+    ends = sentence_ends(text)
+    return text if len(ends) <= sentences else text[: ends[sentences - 1]]
+
+
+class Study:
+    """All runs of one part."""
+
+    def __init__(self, runs: Path, part: str, exam: Path) -> None:
+        self.items = material(part, exam, None)
+        self.runs: dict[tuple[str, str, int], list[tuple[int | None, list[dict[str, Any]]]]] = {}
+        for path in sorted(runs.glob(f"{part}.*.n*.jsonl.gz")):
+            head, *rest = lines(path)
+            name = re.sub(r"\.(greedy|t[\d.]+-s\d+)$", "", head["run"].removeprefix(f"{part}.").rsplit(".", 1)[0])
+            mode = "greedy" if head["seed"] is None else f"t{head['temperature']:g}"
+            by_image = {line["image"]: line for line in rest}
+            ordered = [by_image[item.name] for item in self.items]
+            self.runs.setdefault((name, mode, head["tokens"]), []).append((head["seed"], ordered))
+
+    def counts(self, captions: Sequence[dict[str, Any]], sentences: int | None = None) -> Array:
+        """(pictures, numbers)"""
+        rows = []
+        for item, line in zip(self.items, captions, strict=True):
+            text = line["text"] if sentences is None else cut(line["text"], sentences)
+            rows.append(Counts.of(text, item.objects, line.get("told") if sentences is None else None).row)
+        return np.array(rows, float)
+
+    def table(self) -> list[dict[str, Any]]:
+        """One row per method, mode and length, compared with regular decoding of the same seeds."""
+        found = []
+        for (name, mode, tokens), seeds in sorted(self.runs.items()):
+            regular = dict(self.runs.get(("regular", mode, tokens), self.runs.get(("regular", "t1", tokens), [])))
+            shared = [(seed, captions) for seed, captions in seeds if seed in regular]
+            base = [self.counts(regular[seed]) for seed, _ in shared] if name != "regular" else None
+            groups = [self.counts(captions) for _, captions in (shared or seeds)]
+            found.append({"method": name, "mode": mode, "tokens": tokens, **summary(groups, base or None)})
+            if name == "regular":
+                for sentences in CUTS:
+                    shorter = [self.counts(captions, sentences) for _, captions in seeds]
+                    row = {"method": f"regular, {sentences} sentences", "mode": mode, "tokens": tokens}
+                    found.append({**row, **summary(shorter, groups)})
+        return found
+
+    def bounds(self, odds: Path) -> dict[str, Any]:
+        """The ceiling of regular captions, greedy and sampled, from the odds of all objects."""
+        head, *rest = lines(odds)
+        asked = {line["image"]: dict(zip(head["objects"], line["odds"], strict=True)) for line in rest}
+        found = {}
+        others = [captions for seed, captions in self.runs.get(("regular", "t1", 64), []) if seed]
+        for mode in ("greedy", "t1"):
+            seeds = self.runs.get(("mark", mode, 64), [])[:1]
+            for _, captions in seeds:
+                found[mode] = self._bound(captions, asked, others)
+        return found
+
+    def _bound(
+        self,
+        captions: Sequence[dict[str, Any]],
+        asked: dict[str, dict[str, float]],
+        others: Sequence[Sequence[dict[str, Any]]],
+    ) -> dict[str, Any]:
+        rows: dict[str, list[Any]] = {name: [] for name in ("image", "true", "said", "odds", "elsewhere", *DOUBT)}
+        for number, (item, line) in enumerate(zip(self.items, captions, strict=True)):
+            said: dict[str, dict[str, float]] = {}
+            for mention in line["told"]["verdicts"]:
+                said.setdefault(mention["object"], mention)
+            drawn = [{m.object for m in read_mentions(o[number]["text"], chair_lexicon())} for o in others]
+            for name, value in asked[item.name].items():
+                rows["image"].append(number)
+                rows["true"].append(name in item.objects)
+                rows["said"].append(name in said)
+                rows["odds"].append(value)
+                rows["elsewhere"].append(np.mean([name in objects for objects in drawn]))
+                for signal in DOUBT:
+                    rows[signal].append(said[name][signal] if name in said else np.nan)
+        return asdict(ceiling(Pairs.of(**rows), replicates=REPLICATES))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m confirm.score", description=__doc__.splitlines()[0])
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--exam", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    result: dict[str, Any] = {"command": "python -m confirm.score", "replicates": REPLICATES, "seed": SEED}
+    for part in COUNTS:
+        study = Study(given.runs, part, given.exam)
+        if study.runs:
+            result[part] = {"pictures": len(study.items), "rows": study.table()}
+        odds = given.runs / f"{part}.odds.jsonl.gz"
+        if odds.exists() and study.runs:
+            result[part]["ceiling"] = study.bounds(odds)
+    given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The small model on drawn scenes: its training, its study, its tables. See README.md."""

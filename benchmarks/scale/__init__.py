@@ -1,0 +1,1 @@
+"""Serving at scale: what a question costs, and a simulation of many replicas. See docs/serving-at-scale.md."""

@@ -1,0 +1,1 @@
+"""Spoilt files for every reader of files: see fuzz.py."""

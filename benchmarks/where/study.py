@@ -1,0 +1,294 @@
+"""Captions and answers with tilts to known places: `python -m where.study scenes|photo --out DIR [--store STORE]`.
+
+One gzip file of JSON lines for each setting, and `questions.jsonl.gz`; resumes. `python -m where.score DIR`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+import seewhen
+from seewhen.backbones.backbone import Backbone
+from seewhen.backbones.prompts import chat_prompt, model_inputs
+from seewhen.decoding.tilted_attention import Relevance
+from seewhen.equations import where
+from seewhen.verdicts.lexicon import chair_lexicon
+from seewhen.verdicts.questions import QUESTION, YesNo, question
+from where.pointed import Place, Pointed
+
+DESCRIBE = "Please describe this image in detail."
+STRENGTHS, STARTS = (2.0, 4.0, 6.0), (0.85, 0.5)
+PLACES = ("boxes", "other boxes", "elsewhere", "uniform")
+POINTING = {"scenes": 9, "photo": 4}  # whose attention points best of those below the tilt (docs/evidence.md)
+TOKENS = 64
+Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture, what it shows, and where."""
+
+    name: str
+    image: Image.Image
+    objects: tuple[str, ...]
+    boxes: tuple[tuple[str, Box], ...]  # as fractions of the picture
+
+
+def scenes(count: int) -> list[Picture]:
+    """Drawn scenes that no other study uses."""
+    from seewhen.scenes import render, sample
+    from seewhen.scenes.scene import SIZE
+
+    found = []
+    for index in range(5000, 5000 + count):
+        scene = sample("shifted", index)
+        boxes = tuple((t.name, tuple(side / SIZE for side in t.box)) for t in scene.things)
+        found.append(Picture(scene.image, render(scene), tuple({t.name: 0 for t in scene.things}), boxes))  # type: ignore[arg-type]
+    return found
+
+
+def photographs(store: Path, count: int) -> list[Picture]:
+    """Annotated photographs, none of them trained on."""
+    from photographs.look import cases
+
+    found = []
+    for case in cases(store, "", count):
+        assert case.image is not None and case.truth is not None
+        boxes = tuple((name, box) for name, several in case.boxes.items() for box in several)
+        found.append(Picture(case.name, case.image, case.truth, boxes))
+    return found
+
+
+def patches(boxes: Sequence[Box], tokens: int) -> Tensor:
+    """1 on patches whose middle lies in a box of a square picture; of a box without any, on that of its middle."""
+    side = round(tokens**0.5)
+    middle = (torch.arange(side) + 0.5) / side
+    weights = torch.zeros(side, side)
+    for left, top, right, bottom in boxes:
+        inside = ((middle >= top) & (middle < bottom))[:, None] & ((middle >= left) & (middle < right))[None]
+        if not inside.any():
+            inside[int((top + bottom) / 2 * side * 0.999), int((left + right) / 2 * side * 0.999)] = True
+        weights[inside] = 1.0
+    return weights.flatten()
+
+
+class Study:
+    """One model with its pictures."""
+
+    def __init__(self, kind: str, pictures: Sequence[Picture], out: Path, batch: int) -> None:
+        self.kind, self.pictures, self.out, self.batch = kind, pictures, out, batch
+        self.model, self.processor = seewhen.load("packaged" if kind == "scenes" else "photo", dtype="float32")
+        self.backbone = Backbone.of(self.model)
+        self.tokens = 144 if kind == "scenes" else 256
+        self.prompt = chat_prompt(self.processor, DESCRIBE, 1)
+
+    def place(self, name: str, number: int) -> Tensor:
+        """The weights of one picture's patches."""
+        shown = patches([box for _, box in self.pictures[number].boxes], self.tokens)
+        if name == "other boxes":
+            return patches([box for _, box in self.pictures[number - 1].boxes], self.tokens)
+        return {"boxes": shown, "elsewhere": 1 - shown, "uniform": torch.ones_like(shown)}[name]
+
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """Every setting by name."""
+        found: dict[str, dict[str, Any]] = {"regular": {}}
+        for start in STARTS:
+            for strength in STRENGTHS:
+                for name in PLACES:
+                    found[f"{name}, {strength:g} from {start:g}"] = {
+                        "place": name,
+                        "strength": strength,
+                        "start": start,
+                    }
+        for scale in (10.0, 20.0):
+            relevance = Relevance(scale=scale, floor=0.0)
+            found[f"similarity x {scale:g}, 4 from 0.85"] = {
+                "relevance": relevance,
+                "strength": 4.0,
+                "start": 0.85,
+            }
+        pointing = POINTING[self.kind]
+        found[f"attention of layer {pointing}, 4 from 0.85"] = {
+            "pointing": pointing,
+            "strength": 4.0,
+            "start": 0.85,
+        }
+        found["the next word, 4 from 0.85"] = {"next": True, "strength": 4.0, "start": 0.85}
+        return found
+
+    # -- captions ------------------------------------------------------------------------------------------------
+
+    def captions(self) -> None:
+        """All settings that are not there yet."""
+        for name, setting in self.settings().items():
+            path = self.out / f"{self.kind}.{name.replace(' ', '_').replace(',', '')}.jsonl.gz"
+            if path.exists():
+                continue
+            lines: list[dict[str, Any]] = [{"setting": name, "pictures": len(self.pictures), "tokens": TOKENS}]
+            for start in range(0, len(self.pictures), self.batch):
+                lines += self._batch(range(start, min(start + self.batch, len(self.pictures))), setting)
+            save(path, lines)
+            print(path.name, flush=True)
+
+    def _batch(self, numbers: range, setting: dict[str, Any]) -> list[dict[str, Any]]:
+        pictures = [self.pictures[number] for number in numbers]
+        inputs = model_inputs(
+            self.model, self.processor, [[p.image] for p in pictures], [self.prompt] * len(pictures)
+        )
+        tokenizer = self.processor.tokenizer
+        with torch.inference_mode():
+            if not setting:
+                output = self._generated(inputs)
+            elif setting.get("next"):
+                output = self._one_ahead(inputs, setting)
+            else:
+                with seewhen.attach(self.model, self._method(numbers, setting), fast="off"):
+                    output = self._generated(inputs)
+        new = output[:, inputs["input_ids"].shape[1] :]
+        texts = tokenizer.batch_decode(new, skip_special_tokens=True)
+        return [{"image": p.name, "text": text.strip()} for p, text in zip(pictures, texts, strict=True)]
+
+    def _generated(self, inputs: dict[str, Any]) -> Tensor:
+        pad = self.processor.tokenizer.pad_token_id
+        return self.model.generate(**inputs, max_new_tokens=TOKENS, do_sample=False, pad_token_id=pad)
+
+    def _method(self, numbers: range, setting: dict[str, Any]) -> Pointed:
+        place = None
+        if "place" in setting:
+            place = Place(torch.stack([self.place(setting["place"], number) for number in numbers]))
+        elif "pointing" in setting:
+            place = Place(torch.zeros(len(numbers), self.tokens))
+        rest = {name: value for name, value in setting.items() if name != "place"}
+        return Pointed(place=place, **rest)
+
+    def _one_ahead(self, inputs: dict[str, Any], setting: dict[str, Any]) -> Tensor:
+        """Each step is made twice: untilted, which gives the word that the model wants to say, then tilted to
+        where that word's own vector points at layer 0."""
+        ids, rows = inputs["input_ids"], len(inputs["input_ids"])
+        place = Place(torch.zeros(rows, self.tokens))
+        method = Pointed(setting["start"], setting["strength"], place)
+        table = self.backbone.decoder.get_input_embeddings()
+        ends = torch.tensor(sorted({*_ids(self.model.generation_config.eos_token_id)}))
+        over = torch.zeros(rows, dtype=torch.bool)
+        pad = self.processor.tokenizer.pad_token_id
+        with seewhen.attach(self.model, method, fast="off") as handle:
+            out = self.model(**inputs, use_cache=True, logits_to_keep=1)
+            assert handle.session.last is not None
+            recorded = handle.session.last.recorder.step
+            cache, logits = out.past_key_values, out.logits[:, -1]
+            for step in range(TOKENS):
+                if step:
+                    given = {"input_ids": ids[:, -1:], "past_key_values": cache, "use_cache": True}
+                    place.weights = torch.zeros(rows, self.tokens)
+                    wanted = self.model(**given).logits[:, -1].argmax(dim=-1)
+                    cache.crop(-1)  # that step never was
+                    recorded.sub_(1)
+                    assert place.units is not None
+                    cos = where.cosine_to_units(table(wanted), place.units, torch.ones(rows, self.tokens).bool())
+                    place.weights = where.shifted_relevance(cos, torch.ones_like(cos).bool(), 20.0, 0.0)
+                    logits = self.model(**given).logits[:, -1]
+                chosen = torch.where(over, pad, logits.argmax(dim=-1))
+                over = over | torch.isin(chosen, ends)
+                ids = torch.cat([ids, chosen[:, None]], dim=1)
+                if bool(over.all()):
+                    break
+        return ids
+
+    # -- questions -----------------------------------------------------------------------------------------------
+
+    def questions(self) -> None:
+        """Odds of yes for two objects that are there and two that are not, with the tilt here or there."""
+        path = self.out / f"{self.kind}.questions.jsonl.gz"
+        if path.exists():
+            return
+        lines: list[dict[str, Any]] = []
+        for number, picture in enumerate(self.pictures):
+            lines += self._asked(number, picture)
+        save(path, lines)
+        print(path.name, flush=True)
+
+    def _asked(self, number: int, picture: Picture) -> list[dict[str, Any]]:
+        dice = Random(picture.name)
+        known = chair_lexicon().objects
+        with_boxes = sorted({name for name, _ in picture.boxes} & set(picture.objects))
+        absent = sorted(set(known) - set(picture.objects))
+        asked = [(name, True) for name in dice.sample(with_boxes, min(2, len(with_boxes)))]
+        asked += [(name, False) for name in dice.sample(absent, 2)]
+        prompts = [chat_prompt(self.processor, question(n, chair_lexicon(), QUESTION), 1) for n, _ in asked]
+        inputs = model_inputs(self.model, self.processor, [[picture.image]] * len(asked), prompts)
+        boxes = self.pictures[number - 1].boxes
+        wrong = [patches([dice.choice(boxes)[1]], self.tokens) for _ in asked]
+        right = [
+            patches([box for named, box in picture.boxes if named == name], self.tokens) if there else wrong[place]
+            for place, (name, there) in enumerate(asked)
+        ]
+        found: dict[str, list[float]] = {"regular": self._odds(inputs, None)}
+        for start in STARTS:
+            for strength in STRENGTHS:
+                for where_, weights in (
+                    ("right", right),
+                    ("wrong", wrong),
+                    ("uniform", [torch.ones(self.tokens)] * len(asked)),
+                ):
+                    method = Pointed(start, strength, Place(torch.stack(list(weights))))
+                    found[f"{where_}, {strength:g} from {start:g}"] = self._odds(inputs, method)
+        return [
+            {
+                "image": picture.name,
+                "object": name,
+                "there": there,
+                **{k: round(v[i], 4) for k, v in found.items()},
+            }
+            for i, (name, there) in enumerate(asked)
+        ]
+
+    @torch.inference_mode()
+    def _odds(self, inputs: dict[str, Any], method: Pointed | None) -> list[float]:
+        answers = YesNo.of(self.processor.tokenizer)
+        if method is None:
+            return answers.log_odds(self.model(**inputs, logits_to_keep=1).logits[:, -1].float()).tolist()
+        with seewhen.attach(self.model, method, fast="off"):
+            return answers.log_odds(self.model(**inputs, logits_to_keep=1).logits[:, -1].float()).tolist()
+
+
+def _ids(eos: Any) -> list[int]:
+    return [eos] if isinstance(eos, int) else list(eos or ())
+
+
+def save(path: Path, lines: Sequence[dict[str, Any]]) -> None:
+    """Gzip JSON lines, in place only when whole."""
+    temporary = path.with_suffix(".part")
+    text = "\n".join(json.dumps(line) for line in lines) + "\n"
+    temporary.write_bytes(gzip.compress(text.encode(), mtime=0))
+    temporary.rename(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m where.study", description=__doc__.splitlines()[0])
+    parser.add_argument("kind", choices=["scenes", "photo"])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--store", type=Path, help="of the photographs: see ../photographs")
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--batch", type=int, default=50)
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    pictures = scenes(given.count) if given.kind == "scenes" else photographs(given.store, given.count)
+    study = Study(given.kind, pictures, given.out, given.batch)
+    study.questions()
+    study.captions()
+
+
+if __name__ == "__main__":
+    main()
