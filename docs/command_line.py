@@ -59,7 +59,11 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+    plain = " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+    # Brackets would be links; in code they are not.
+    parts = plain.split("`")
+    parts[::2] = [part.replace("[", "\\[") for part in parts[::2]]
+    return "`".join(parts)
 
 
 def _default(option: Any) -> str:
