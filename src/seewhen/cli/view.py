@@ -151,7 +151,7 @@ def _traces(paths: Sequence[Path], image: Sequence[Path], objects: str | None) -
 
 def _labels(traces: Sequence[Any], files: Sequence[Path]) -> list[str]:
     """What tells the answers apart: their methods, or their files where those are the same."""
-    from seewhen.decoding.method import name_in
+    from seewhen.decoding.naming import name_in
 
     methods = [str(trace.meta.get("label") or name_in(trace.method)) for trace in traces]
     for labels in (methods, [file.stem for file in files]):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Union, get_args,
 from torch import Tensor
 
 from seewhen.decoding.branches import Branch
+from seewhen.decoding.naming import COMBINED, PART
 from seewhen.decoding.sequence import Intervention
 from seewhen.decoding.tilted_attention import Tilt
 from seewhen.errors import InvalidMethod
@@ -187,7 +188,7 @@ class Combined(Method):
     """Several methods as one, `cai + vcd`: the interventions of all, the branches and the rule of the one that
     has them. Where two would have them, take only the attention of one: `pai:attention+vcd`."""
 
-    name: ClassVar[str] = "combined"
+    name: ClassVar[str] = COMBINED
     methods: tuple[Method, ...]
 
     def __post_init__(self) -> None:
@@ -247,7 +248,7 @@ class Combined(Method):
 class Part(Method):
     """One part of a method: its interventions alone, or its contrast (with the plausibility cut) alone."""
 
-    name: ClassVar[str] = "part"
+    name: ClassVar[str] = PART
     part: PartName
     of: Method
 
@@ -289,18 +290,6 @@ class Part(Method):
     def parameters(self) -> dict[str, Any]:
         """The part and the method it is taken from, JSON-ready."""
         return {"part": self.part, "of": self.of.to_json()}
-
-
-def name_in(description: Any) -> str:
-    """The name of a method from its JSON, which may be a stranger's: `cai+vcd` for a combination of both."""
-    match description:
-        case {"method": Combined.name, "parameters": {"methods": [*members]}}:
-            return "+".join(map(name_in, members))
-        case {"method": Part.name, "parameters": {"of": whole, "part": str(part)}}:
-            return f"{name_in(whole)}:{part}"
-        case {"method": str(name)}:
-            return name
-    return "?"
 
 
 def _only(found: list[tuple[str, Parts]], has: Callable[[Parts], Any], what: str) -> Parts:

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from seewhen.backbones.grids import ImageGrid
 from seewhen.decoding import stored_trace, telling
-from seewhen.decoding.method import name_in
+from seewhen.decoding.naming import name_in
 from seewhen.decoding.sequence import Sequence
 from seewhen.lazy import provided
 

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 from seewhen.benchmarks import benchmark_class
 from seewhen.benchmarks.base import Benchmark, Metric
-from seewhen.decoding.method import name_in
+from seewhen.decoding.naming import name_in
 from seewhen.errors import InvalidInput
 from seewhen.methods.grammar import label_of
 from seewhen.runs import stats

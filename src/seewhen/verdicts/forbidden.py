@@ -77,7 +77,7 @@ class Forbidden:
 
     def _is_begun(self, start: str, denied: Collection[str]) -> bool:
         """Whether these letters can only become a word of a denied object."""
-        if sum(map(str.isalpha, start)) < _BEGUN or not start[-1].isalpha() or start in english("grammar"):
+        if sum(map(str.isalpha, start)) < _BEGUN or not start[-1].isalpha() or start in english("whole"):
             return False
         place = bisect_left(self._all, (start, ""))
         while place < len(self._all) and self._all[place][0].startswith(start):

@@ -25,7 +25,7 @@ _NO_TEXT = ("Cc", "Co", "Cs", "Cn")  # control, private, half and unassigned cha
 @cache
 def english(kind: str) -> frozenset[str]:
     """Words of English: `plural` have no singular, `frequent` are in any text, `openers` stand before a noun,
-    `grammar` decides."""
+    `grammar` decides, and `whole` words are no beginnings of others."""
     return frozenset(_packaged("english.json")[kind].split())
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from seewhen.decoding.method import name_in
+from seewhen.decoding.naming import name_in
 from seewhen.errors import InvalidInput
 from seewhen.verdicts.lexicon import english
 
