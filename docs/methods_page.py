@@ -99,6 +99,15 @@ def modes_of(cls: type) -> dict[str, bool]:
     }
 
 
+def _made(cls: type) -> str:
+    """A method that reads the model's words is given its tokenizer first."""
+    from seewhen.decoding.method import Method
+
+    if cls.prepare is Method.prepare:
+        return f'"{cls.name}"'
+    return f'seewhen.method("{cls.name}").prepare(processor.tokenizer)'
+
+
 def section(cls: type, rows: str, passes: str) -> str:
     """What there is to say of one method."""
     text = inspect.cleandoc(inspect.getmodule(cls).__doc__ or "")
@@ -106,7 +115,7 @@ def section(cls: type, rows: str, passes: str) -> str:
         text = inspect.cleandoc(cls.__doc__ or "")
     able = ", ".join(name for name, mode in modes_of(cls).items() if mode)
     facts = [
-        f'- Written: `--method {cls.name}`, `seewhen.attach(model, "{cls.name}")`',
+        f"- Written: `--method {cls.name}`, `seewhen.attach(model, {_made(cls)})`",
         f"- Source: {cls.source}",
         f"- Decoding: {able}; extra rows: {rows}; extra passes: {passes}",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import pytest
@@ -320,3 +321,14 @@ def test_a_lexicon_and_a_verdict_that_are_not_there(tmp_path):
 def test_the_tokens_of_a_question_follow_the_image():
     words = Words.of(TOKENIZER, LEXICON, QUESTION).on((tiny.IMAGE,))
     assert TOKENIZER.decode(words.question("cat")) == "is there a cat in the image ?"
+
+
+def test_asking_alone_is_warned_of_where_it_is_known_to_be_weak():
+    """The packaged model answers questions about as badly as it writes; with its fit nothing is said."""
+    model, processor = seewhen.load("packaged")
+    backbone = Backbone.of(model)
+    with pytest.warns(UserWarning, match=r"answers tell true from invented objects badly \(AUROC 0\.\d\d"):
+        seewhen.method("confirm:verdict=asking").prepare(processor.tokenizer).parts(backbone)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        seewhen.method("confirm").prepare(processor.tokenizer).parts(backbone)

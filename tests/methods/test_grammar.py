@@ -162,3 +162,11 @@ def test_combinations_of_earlier_releases_are_read() -> None:
 def test_what_is_wrong_is_named(specs: list[str], given_settings: list[str], said: str) -> None:
     with pytest.raises(InvalidMethod, match=said):
         choose(specs, given_settings)
+
+
+def test_a_file_may_stand_for_the_parameter_it_is_read_from():
+    assert method("confirm:folder/own.json") == method("confirm", verdict="folder/own.json")
+    assert method("confirm:coco:own.json:threshold=1") == method("confirm:coco:verdict=own.json,threshold=1")
+    assert method("vti:v.safetensors").directions == "v.safetensors"
+    with pytest.raises(InvalidMethod, match="cai has no preset"):
+        method("cai:own.json")

@@ -21,7 +21,7 @@ from seewhen.verdicts.lexicon import Lexicon, lexicon_named
 from seewhen.verdicts.questions import QUESTION, YesNo, check_template
 from seewhen.verdicts.questions import question as wording
 from seewhen.verdicts.reader import Mention, read_mentions
-from seewhen.verdicts.shipped import verdict_named
+from seewhen.verdicts.shipped import note_if_weak, verdict_named
 from seewhen.verdicts.verdict import Signals, Verdict, log_odds_of, sigmoid
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 MOST_WORDS = 10_000
 MOST_OBJECTS = 256  # asked about one image
-WEAK = 0.8  # AUROC of asking below which a note says so
 _ONE_TOKEN = {"max_new_tokens": 1, "do_sample": False, "num_beams": 1}
 _TOGETHER = 16  # questions in one pass: each has a copy of the image's keys and values
 
@@ -187,10 +186,8 @@ class Standard:
     @property
     def notes(self) -> tuple[str, ...]:
         """Whether the model's answers are worth little, where that was measured."""
-        found = self.verdict.about.get("asking_auroc")
-        if not isinstance(found, float) or found >= WEAK:
-            return ()
-        return (f"This model's answers tell true from invented objects badly (AUROC {found:.2f} when fitted).",)
+        note = note_if_weak(self.verdict)
+        return () if note is None else (note,)
 
     def judged(self, mention: Mention, odds: float | None, within: Range | None = None) -> CheckedMention:
         """The mention with its verdict."""

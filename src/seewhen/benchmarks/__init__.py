@@ -1,7 +1,7 @@
 """Benchmarks by name: POPE, CHAIR, MME, AMBER, and those of other packages. Nothing here needs torch.
 
 Each has a folder with its questions, prompt styles, metrics and files, and derives from `Benchmark` in `base.py`;
-commands, runs and reports ask that class and know no benchmark by name. Another package adds one by an entry
+commands, runs and reports ask that class. Another package adds one by an entry
 point in the group `seewhen.benchmarks`; see docs/add-a-benchmark.md.
 """
 

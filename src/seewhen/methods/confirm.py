@@ -14,6 +14,7 @@ gained is bounded by what the model knows better than it says: `seewhen diagnose
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
@@ -24,8 +25,8 @@ from seewhen.methods.confirm_judge import Sentences
 from seewhen.methods.confirm_words import Words
 from seewhen.verdicts.lexicon import lexicon_named
 from seewhen.verdicts.questions import QUESTION, check_template
-from seewhen.verdicts.shipped import verdict_named
-from seewhen.verdicts.verdict import log_odds_of
+from seewhen.verdicts.shipped import note_if_weak, shipped_verdict, verdict_named
+from seewhen.verdicts.verdict import Verdict, log_odds_of
 
 if TYPE_CHECKING:
     from seewhen.backbones.backbone import Backbone
@@ -45,7 +46,7 @@ class Confirm(Method):
     beams: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Preset]] = {
         "mark": Preset({"on_denied": "mark"}, f"{_SOURCE}: the detector, changes no token"),
-        "coco": Preset({"lexicon": "coco"}, f"{_SOURCE}: as measured"),
+        "coco": Preset({"lexicon": "coco"}, f"{_SOURCE}: CHAIR's 80 objects, as in docs/evidence.md"),
     }
 
     threshold: Annotated[
@@ -64,7 +65,7 @@ class Confirm(Method):
     ] = "again"
     verdict: Annotated[
         str,
-        "a file of `seewhen calibrate confirm`; auto: the packaged models' own, else asking; asking: that alone",
+        "a file of `seewhen calibrate confirm` (`confirm:FILE.json`); auto: the packaged models' own, else asking",
     ] = "auto"
     budget: Annotated[float, "decoding steps per token of the longest answer, those taken back included"] = 2.0
 
@@ -106,8 +107,17 @@ class Confirm(Method):
             )
         verdict = verdict_named(self.verdict, backbone.model)
         threshold = log_odds_of(verdict.threshold) if self.threshold is None else self.threshold
+        if verdict == Verdict():
+            self._warn_if_weak(backbone)
 
         def judge(aside: Aside) -> Judge:
             return Sentences(self, words.on(backbone.image_token_ids), verdict, threshold, aside)
 
         return Parts(judge=judge, budget=self.budget if self.on_denied == "again" else 1.0)
+
+    def _warn_if_weak(self, backbone: Backbone) -> None:
+        """Asking alone takes true sentences back from a model that answers badly."""
+        fitted = shipped_verdict(backbone.model)
+        note = note_if_weak(fitted) if fitted else None
+        if note:
+            warnings.warn(f"{note} Asking alone does harm here: use verdict=auto.", stacklevel=2)

@@ -31,6 +31,12 @@ ALL = "all"
 # The paper's symbols for CAI's parameters, where a method has none of that very name.
 SYMBOLS = {"l_s": "start_layer", "gamma": "threshold", "lambda": "contrast"}
 _PARTS = ("attention", "contrast")
+# A file in place of a preset, `confirm:verdict.json`, is what the method reads from one.
+_FILES = {
+    "confirm": (".json", "verdict"),
+    "vti": (".safetensors", "directions"),
+    "ict": (".safetensors", "directions"),
+}
 _RULE = "Put a list in brackets, layers=[0,2], and text with special characters in double quotes."
 # What no separator cuts: text in quotes, a list in brackets, the sign of an exponent.
 _WHOLE = r'"(?:[^"\\]|\\.)*"|\[[^\[\]]*\]|(?<=\d)[eE]\+(?=\d)|(?<=\d\.)[eE]\+(?=\d)'
@@ -86,6 +92,10 @@ def _term(text: str) -> Term:
             plain.append(piece)
         else:
             settings |= dict(map(pair, pairs))
+    ending, parameter = _FILES.get(name.lower(), (None, ""))
+    for piece in [piece for piece in plain if ending and piece.endswith(ending)]:
+        plain.remove(piece)
+        settings[parameter] = piece
     part = next((piece for piece in plain if piece in _PARTS), None)
     preset = ":".join(piece for piece in plain if piece != part) or None
     return Term(name.lower(), preset, part, settings)  # type: ignore[arg-type]

@@ -9,6 +9,8 @@ from typing import Any
 
 from seewhen.verdicts.verdict import Verdict, verdict_from
 
+WEAK = 0.8  # AUROC of asking below which a note says so
+
 
 def verdict_named(name: str, model: Any = None) -> Verdict:
     """`asking`: that alone; `auto`: the fit that comes with a packaged model, else asking; or a file.
@@ -27,6 +29,14 @@ def shipped_verdict(model: Any) -> Verdict | None:
     name = shipped_name(str(getattr(model.config, "_name_or_path", "")))
     path = resources.files("seewhen.verdicts").joinpath("data", f"verdict_{name}.json")
     return verdict_from(json.loads(path.read_text(encoding="utf-8"))) if name and path.is_file() else None
+
+
+def note_if_weak(verdict: Verdict) -> str | None:
+    """What to say where the model's answers were found to be worth little when `verdict` was fitted."""
+    found = verdict.about.get("asking_auroc")
+    if not isinstance(found, float) or found >= WEAK:
+        return None
+    return f"This model's answers tell true from invented objects badly (AUROC {found:.2f} when fitted)."
 
 
 def shipped_name(place: str) -> str:
