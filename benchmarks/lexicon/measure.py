@@ -1,6 +1,6 @@
 """How well the `open` lexicon reads captions, against CHAIR's reading of its 80 objects.
 
-    python benchmarks/lexicon/measure.py shared/data/chair/captions/*.jsonl
+    python benchmarks/lexicon/measure.py shared/data/chair/captions/*.jsonl --tagged 300
 
 A word that CHAIR counts is found if a mention of the open reader covers it. A mention of the open reader whose
 term is in CHAIR's vocabulary is right if CHAIR counts a word of it. With NLTK's data (NLTK_DATA) also: the share
