@@ -1,4 +1,4 @@
-"""Makes the captions: `python -m confirm.captions first --exam DIR --out DIR [--processes 8]`; resumes.
+"""Makes the captions: `python -m confirm.captions runs --exam DIR --out DIR [--processes 8]`; resumes.
 
 One gzip file of JSON lines per run: image, text, and what `confirm` tells (verdicts with all signals, sentences
 taken back, steps). `odds` asks about all 80 objects of every picture, for the ceiling.
@@ -12,27 +12,39 @@ import json
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, ClassVar
 
+from confirm.kept_prompts import KeptPrompts
 from confirm.material import QUESTION, Item, photographs, scenes
-from confirm.settings import Run, first, second
+from confirm.settings import Run, everything
 from seewhen.backbones.backbone import Backbone
 from seewhen.decoding.aside import Aside
 from seewhen.decoding.judge import Judge
 from seewhen.decoding.method import Method, Parts
 
-COUNTS = {"photo-test": 445, "photo-validation": 300, "scenes-test": 200, "scenes-validation": 200}
+PLAIN = ("regular", "min-p", "confirm", "min-p+confirm")  # change nothing before the first new token
+# Where each part begins in its source, and how many pictures it has.
+PLACES = {
+    "photo-test": (0, 445),
+    "photo-validation": (0, 300),
+    "scenes-test": (0, 200),
+    "scenes-validation": (2000, 200),
+    "scenes-ablation": (3000, 200),
+}
+ASKED = ("scenes-test", "photo-test")  # about all 80 objects
 
 
 def material(part: str, exam: Path, limit: int | None) -> tuple[Item, ...]:
     """The pictures of a part."""
-    count = min(COUNTS[part], limit or COUNTS[part])
+    first, whole = PLACES[part]
+    count = min(whole, limit or whole)
     if part.startswith("photo"):
         return photographs(str(exam / part.removeprefix("photo-")), count)
-    return scenes("shifted", 0 if part == "scenes-test" else 2000, count)
+    return scenes("shifted", first, count)
 
 
 class Writer:
@@ -45,9 +57,14 @@ class Writer:
         name = "photo" if model == "photo" else "packaged"
         self.model, self.processor = seewhen.load(name, device=device, dtype="float32")
         self.batch, self.prompt = batch, chat_prompt(self.processor, QUESTION, 1)
+        self.kept = KeptPrompts(self.model)
 
     def inputs(self, items: Sequence[Item]) -> dict[str, Any]:
-        """The prompts of a batch."""
+        """The prompts of a batch, the tower's work done."""
+        return self.kept.encoded(items, self.plain_inputs)
+
+    def plain_inputs(self, items: Sequence[Item]) -> dict[str, Any]:
+        """The prompts of a batch, with pixels."""
         from seewhen.backbones.prompts import model_inputs
 
         pictures = [[item.open()] for item in items]
@@ -74,7 +91,9 @@ class Writer:
         if run.seed is not None:
             options["logits_processor"] = noise(run, items)
         method = seewhen.method(run.method).prepare(tokenizer)
-        with seewhen.attach(self.model, method, fast="off") as handle, torch.inference_mode():
+        # A method that looks at the prompt's hidden states has to read it.
+        reading = self.kept.reading(items) if method.name in PLAIN else nullcontext()
+        with seewhen.attach(self.model, method, fast="off") as handle, reading, torch.inference_mode():
             output = self.model.generate(**inputs, **options, pad_token_id=tokenizer.pad_token_id)
             told = handle.trace.told
         new = output[:, inputs["input_ids"].shape[1] :]
@@ -174,22 +193,19 @@ def work(given: argparse.Namespace, model: str, todo: Sequence[Run | str]) -> No
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m confirm.captions", description=__doc__.splitlines()[0])
-    parser.add_argument("stage", choices=["first", "second", "odds"])
+    parser.add_argument("stage", choices=["runs", "odds"])
     parser.add_argument("--exam", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--verdict", nargs="*", default=[], help="photo=FILE scenes=FILE")
-    parser.add_argument("--only", default="", help="runs whose name contains this")
+    parser.add_argument("--only", nargs="*", default=[""], help="runs whose name contains one of these")
     parser.add_argument("--models", nargs="*", default=["photo", "scenes"])
     parser.add_argument("--processes", type=int, default=1, help="of each model")
-    parser.add_argument("--batch", type=int, default=150)
+    parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--limit", type=int)
     parser.add_argument("--device")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    files = dict(pair.split("=", 1) for pair in given.verdict)
-    stages: dict[str, Any] = {"odds": lambda: list(COUNTS), "first": first, "second": lambda: second(files)}
-    everything: list[Run | str] = stages[given.stage]()
-    todo = [r for r in everything if given.only in (r if isinstance(r, str) else r.name)]
+    planned: list[Run | str] = list(ASKED) if given.stage == "odds" else list(everything())
+    todo = [r for r in planned if any(text in (r if isinstance(r, str) else r.name) for text in given.only)]
     jobs = []
     for model in given.models:
         mine = [r for r in todo if (r if isinstance(r, str) else r.part).startswith(model)]

@@ -1,4 +1,4 @@
-"""The tables and the picture of `confirm` in docs/evidence.md, from results/scores.json."""
+"""The tables and pictures of `confirm` in docs/evidence.md, from results/scores.json."""
 
 from __future__ import annotations
 
@@ -7,46 +7,68 @@ import re
 from pathlib import Path
 from typing import Any
 
+from confirm import pictures
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PAGE = ROOT / "docs" / "evidence.md"
-PICTURE = ROOT / "docs" / "images" / "evidence" / "confirm.svg"
 TITLES = {"photo-test": "photographs, `photo`", "scenes-test": "drawn scenes, the packaged model"}
 AVERAGES = ROOT / "src" / "seewhen" / "showing" / "data" / "averages.json"
-AVERAGED = ("confirm, verdict, threshold 0", "confirm, asking alone, threshold 0")
-ASKING = re.compile(r"confirm_lexiconcoco_verdictasking_threshold(-?[\d.]+)")
+AVERAGED = ("confirm, threshold 0", "confirm, asking alone, threshold 0")
+COOLER = ("t0.33", "t0.5", "t0.7")
+PUBLISHED = ROOT / "benchmarks" / "photographs" / "results" / "report" / "report.json"
+NAMES = {
+    "retries0": "no retries: the answer ends",
+    "retries1": "one retry",
+    "verdict0": "`confirm` as it comes (two retries)",
+    "retries4": "four retries",
+    "stop": "the answer ends before the first denied sentence",
+    "open": "the words of `open` instead of CHAIR's",
+    "question-see": "asked: do you see a …?",
+    "question-show": "asked: does this image show a …?",
+    "question-present": "asked: is a … present in this picture?",
+}
+COLUMNS = ("chair_s", "chair_i", "chair_i_unique", "recall", "f1", "words")
 
 
 def called(method: str) -> str | None:
     """How a row is called on the page; None for rows that are not shown."""
-    asking = ASKING.fullmatch(method)
-    if asking:
-        return f"`confirm`, asking alone, threshold {float(asking[1]):g}"
-    if method.startswith("verdict"):
-        return f"`confirm`, verdict, threshold {float(method.removeprefix('verdict')):g}"
-    return {"mark": None}.get(method, method)
+    found = re.fullmatch(r"(min-p\+|cai\+)?(asking|verdict)(-?[\d.]+)", method)
+    if found:
+        how = ", asking alone" if found[2] == "asking" else ""
+        return f"`{found[1] or ''}confirm`{how}, threshold {float(found[3]):g}"
+    return {"mark": None}.get(method, method.replace("_beta", ", beta "))
 
 
-def table(rows: list[dict[str, Any]], mode: str) -> str:
+def order(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Controls first."""
+    number = re.search(r"-?[\d.]+$", row["method"])
+    kinds = ("regular", "min-p", "locore", "cai", "asking", "verdict", "min-p+", "cai+")
+    kind = max((k for k in kinds if row["method"].startswith(k)), key=len, default="")
+    return kinds.index(kind) if kind else 9, float(number[0]) if number else 0.0
+
+
+def table(rows: list[dict[str, Any]], mode: str, tokens: int = 64) -> str:
     """One mode of one part."""
-    wanted = [row for row in rows if row["tokens"] == 64 and row["mode"] == mode and called(row["method"])]
+    same = [row for row in rows if row["tokens"] == tokens]
+    wanted = sorted((row for row in same if row["mode"] == mode and called(row["method"])), key=order)
     if mode == "t1":
-        wanted += [
-            row | {"method": f"regular, temperature {row['mode'][1:]}"}
-            for row in rows
-            if row["method"] == "regular" and row["mode"] in ("t0.33", "t0.5", "t0.7") and row["tokens"] == 64
-        ]
+        cooler = [row for row in same if row["mode"] in COOLER and row["method"] in ("regular", "verdict0")]
+        for row in sorted(cooler, key=lambda row: row["mode"]):
+            wanted.append(row | {"method": f"{called(row['method'])}, temperature {row['mode'][1:]}"})
+    return rendered([(called(row["method"]) or row["method"], row) for row in wanted])
+
+
+def rendered(rows: list[tuple[str, dict[str, Any]]]) -> str:
+    """Named rows as a table."""
     lines = [
         "| | seeds | CHAIR_s | CHAIR_i | unique | recall | F1 | words | asked | steps | Δ CHAIR_i | Δ recall |"
     ]
     lines.append("|---|---|---|---|---|---|---|---|---|---|---|---|")
-    for row in wanted:
-        numbers = [
-            f"{row[n]['value']:.1f}" for n in ("chair_s", "chair_i", "chair_i_unique", "recall", "f1", "words")
-        ]
+    for name, row in rows:
+        numbers = [f"{row[n]['value']:.1f}" for n in COLUMNS]
         costs = [f"{row['asked']['value']:.1f}", f"{row['steps']['value']:.2f}"]
-        gaps = [_gap(row[name]) for name in ("chair_i", "recall")]
-        name = called(row["method"]) or row["method"]
+        gaps = [_gap(row[column]) for column in ("chair_i", "recall")]
         lines.append(" | ".join([f"| {name}", str(row["seeds"]), *numbers, *costs, *gaps]) + " |")
     return "\n".join(lines)
 
@@ -62,17 +84,49 @@ def ceilings(scores: dict[str, Any]) -> str:
     for part, title in TITLES.items():
         for mode, found in scores[part].get("ceiling", {}).items():
             cells = [found[name] for name in ("invented_now", "invented_at_same_recall", "recoverable")]
-            shown = [f"{100 * c['value']:.1f} ({100 * c['low']:.1f} to {100 * c['high']:.1f})" for c in cells]
+            shown = [_share(cell) for cell in cells]
             lines.append(" | ".join([f"| {title}, {'greedy' if mode == 'greedy' else 'sampled'}", *shown]) + " |")
     return "\n".join(lines)
 
 
+def ablations(scores: dict[str, Any]) -> str:
+    """What each choice of `confirm` is worth."""
+    rows = {row["method"]: row for row in scores["scenes-ablation"]["rows"] if row["mode"] == "t1"}
+    doubts = [name for name in rows if re.match(r"entropy|probability", name)]
+    named = [("regular", rows["regular"]), *((title, rows[n]) for n, title in NAMES.items() if n in rows)]
+    for name in sorted(doubts):
+        kind, level = re.match(r"([a-z]+)(.*)", name).groups()  # type: ignore[union-attr]
+        what = f"entropy above {level}" if kind == "entropy" else f"probability below {1 - float(level):g}"
+        named.append((f"asked only about words with {what}", rows[name]))
+    return rendered(named)
+
+
+def gains(scores: dict[str, Any]) -> str:
+    """What each published method gains, beside what can be gained: unique objects, photographs, greedy."""
+    methods = json.loads(PUBLISHED.read_text("utf-8"))["groups"][0]["methods"]
+    metrics = {line["label"]: {name: m["value"] for name, m in line["metrics"].items()} for line in methods}
+    ceiling = scores["photo-test"]["ceiling"]["greedy"]["recoverable"]
+    lines = ["| greedy photographs, unique objects | invented | gain | recall |", "|---|---|---|---|"]
+    lines.append(f"| **what the model knows better than it says** | | **{_share(ceiling)}** | as regular |")
+    now = metrics["regular"]["chair_i_unique"]
+    for name, found in sorted(metrics.items(), key=lambda item: item[1]["chair_i_unique"]):
+        invented, recall = found["chair_i_unique"], found["recall"]
+        lines.append(f"| `{name}` | {invented:.1f} | {now - invented:+.1f} | {recall:.1f} |")
+    return "\n".join(lines)
+
+
+def _share(cell: dict[str, float]) -> str:
+    return f"{100 * cell['value']:.1f} ({100 * cell['low']:.1f} to {100 * cell['high']:.1f})"
+
+
 def blocks(scores: dict[str, Any]) -> dict[str, str]:
     """The generated parts of the page, by their marks."""
-    found = {"ceiling": ceilings(scores)}
+    found = {"ceiling": ceilings(scores), "ablations": ablations(scores), "gains": gains(scores)}
     for part in TITLES:
         for mode in ("greedy", "t1"):
             found[f"{part} {mode}"] = table(scores[part]["rows"], mode)
+    for mode in ("greedy", "t1"):
+        found[f"scenes-test {mode} 128"] = table(scores["scenes-test"]["rows"], mode, 128)
     return found
 
 
@@ -82,44 +136,6 @@ def filled(text: str, parts: dict[str, str]) -> str:
         mark = re.compile(rf"(<!-- confirm {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
         text = mark.sub(lambda match, content=content: f"{match[1]}{content}\n{match[2]}", text)
     return text
-
-
-def draw(scores: dict[str, Any]) -> None:
-    """CHAIR_i against recall: thresholds of `confirm` beside the controls."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-
-    matplotlib.rcParams["svg.hashsalt"] = "seewhen"
-    figure, axes = plt.subplots(2, 2, figsize=(9, 7), constrained_layout=True)
-    kinds = {
-        "asking alone": ("#1f77b4", lambda m: bool(ASKING.fullmatch(m))),
-        "verdict": ("#2ca02c", lambda m: m.startswith("verdict")),
-        "cut after k sentences": ("#d62728", lambda m: "sentences" in m),
-        "cooler, min-p": ("#9467bd", lambda m: m == "min-p" or m.startswith("cooler")),
-    }
-    for down, (part, title) in enumerate(TITLES.items()):
-        for across, mode in enumerate(("greedy", "t1")):
-            axis = axes[down][across]
-            rows = [row for row in scores[part]["rows"] if row["tokens"] == 64]
-            shown = [r for r in rows if r["mode"] == mode]
-            if mode == "t1":
-                cooler = [r for r in rows if r["method"] == "regular" and r["mode"] in ("t0.33", "t0.5", "t0.7")]
-                shown += [r | {"method": "cooler"} for r in cooler]
-            for label, (colour, belongs) in kinds.items():
-                mine = sorted((r for r in shown if belongs(r["method"])), key=lambda r: r["recall"]["value"])
-                if mine:
-                    x, y = ([r[n]["value"] for r in mine] for n in ("recall", "chair_i"))
-                    axis.plot(x, y, "o-", color=colour, label=label, markersize=4)
-            plain = next(r for r in shown if r["method"] == "regular")
-            axis.plot(plain["recall"]["value"], plain["chair_i"]["value"], "k*", markersize=11, label="regular")
-            axis.set_title(f"{title.replace('`', '')}, {'greedy' if mode == 'greedy' else 'sampled'}", fontsize=10)
-            axis.set_xlabel("recall (right is better)")
-            axis.set_ylabel("CHAIR_i (down is better)")
-            axis.grid(alpha=0.3)
-    axes[1][1].legend(fontsize=8)  # the one that has all kinds
-    figure.savefig(PICTURE, metadata={"Date": None})
 
 
 def averages(scores: dict[str, Any]) -> dict[str, Any]:
@@ -140,9 +156,8 @@ def averages(scores: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     scores = json.loads((HERE / "results" / "scores.json").read_text("utf-8"))
     PAGE.write_text(filled(PAGE.read_text("utf-8"), blocks(scores)), encoding="utf-8")
-    AVERAGES.parent.mkdir(exist_ok=True)
     AVERAGES.write_text(json.dumps(averages(scores), indent=1) + "\n", encoding="utf-8")
-    draw(scores)
+    pictures.draw(scores)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from confirm.captions import COUNTS, material
+from confirm.captions import PLACES, material
 from confirm.verdicts import lines
 from seewhen.verdicts.ceiling import DOUBT, Pairs, ceiling
 from seewhen.verdicts.lexicon import chair_lexicon
@@ -143,7 +143,7 @@ class Study:
                     found.append({**row, **summary(shorter, groups)})
         return found
 
-    def bounds(self, odds: Path) -> dict[str, Any]:
+    def bounds(self, odds: Path, replicates: int = REPLICATES) -> dict[str, Any]:
         """The ceiling of regular captions, greedy and sampled, from the odds of all objects."""
         head, *rest = lines(odds)
         asked = {line["image"]: dict(zip(head["objects"], line["odds"], strict=True)) for line in rest}
@@ -152,7 +152,7 @@ class Study:
         for mode in ("greedy", "t1"):
             seeds = self.runs.get(("mark", mode, 64), [])[:1]
             for _, captions in seeds:
-                found[mode] = self._bound(captions, asked, others)
+                found[mode] = self._bound(captions, asked, others, replicates)
         return found
 
     def _bound(
@@ -160,6 +160,7 @@ class Study:
         captions: Sequence[dict[str, Any]],
         asked: dict[str, dict[str, float]],
         others: Sequence[Sequence[dict[str, Any]]],
+        replicates: int,
     ) -> dict[str, Any]:
         rows: dict[str, list[Any]] = {name: [] for name in ("image", "true", "said", "odds", "elsewhere", *DOUBT)}
         for number, (item, line) in enumerate(zip(self.items, captions, strict=True)):
@@ -175,7 +176,7 @@ class Study:
                 rows["elsewhere"].append(np.mean([name in objects for objects in drawn]))
                 for signal in DOUBT:
                     rows[signal].append(said[name][signal] if name in said else np.nan)
-        return asdict(ceiling(Pairs.of(**rows), replicates=REPLICATES))
+        return asdict(ceiling(Pairs.of(**rows), replicates=replicates))
 
 
 def main() -> None:
@@ -185,7 +186,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     result: dict[str, Any] = {"command": "python -m confirm.score", "replicates": REPLICATES, "seed": SEED}
-    for part in COUNTS:
+    for part in PLACES:
         study = Study(given.runs, part, given.exam)
         if study.runs:
             result[part] = {"pictures": len(study.items), "rows": study.table()}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import seewhen
 from confirm import captions, page, score
-from confirm.settings import Run, first, second
+from confirm.settings import PARTS, Run, confirm, everything
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "confirm" / "results"
@@ -30,9 +32,48 @@ def test_the_demonstration_shows_the_same_averages(scores):
 
 
 def test_every_run_has_a_name_of_its_own_and_a_method():
-    runs = [*first(), *second({"photo": "photo.json", "scenes": "scenes.json"})]
-    assert len({run.name for run in runs}) == len(runs)
-    assert {seewhen.method(run.method).name for run in first()} >= {"regular", "min-p", "confirm", "locore"}
+    runs = everything()
+    assert len({run.name for run in runs}) == len(runs) and {run.part for run in runs} == set(PARTS)
+    assert {seewhen.method(run.method).name for run in runs} >= {"regular", "min-p", "confirm", "locore"}
+
+
+def test_the_scores_are_those_of_the_committed_captions(tmp_path, scores):
+    """Drawn scenes can be scored anywhere; photographs are not part of the repository."""
+    with tarfile.open(RESULTS / "runs.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    (folder,) = {path.parent for path in tmp_path.rglob("scenes-test.regular.greedy.n64.jsonl.gz")}
+    study = score.Study(folder, "scenes-test", tmp_path)
+    for row in scores["scenes-test"]["rows"]:
+        key = (row["method"], row["mode"], row["tokens"])
+        if key in study.runs:
+            found = np.mean([score.scores(study.counts(captions)) for _, captions in study.runs[key]], axis=0)
+            assert found == pytest.approx([row[name]["value"] for name in score.METRICS], abs=2e-3), key
+    again = study.bounds(folder / "scenes-test.odds.jsonl.gz", replicates=2)
+    for mode, found in scores["scenes-test"]["ceiling"].items():
+        for name in ("invented_now", "invented_at_same_recall", "recoverable"):
+            assert again[mode][name]["value"] == pytest.approx(found[name]["value"], abs=1e-6), (mode, name)
+
+
+@pytest.mark.parametrize("method", ["regular", confirm(threshold=0.0)])
+def test_a_kept_prompt_changes_no_caption(tmp_path, method):
+    items = captions.scenes("shifted", 0, 4)
+    writer = captions.Writer("scenes", 4, "cpu")
+    run, told = Run("scenes-test", method, 0, tokens=24), []
+    for name in ("first", "again"):
+        writer.write(run, items, tmp_path / name)
+        told.append(list(score.lines(tmp_path / name))[1:])
+    with seewhen.attach(writer.model, seewhen.method(method).prepare(writer.processor.tokenizer), fast="off"):
+        whole = writer.model.generate(
+            **writer.plain_inputs(items),
+            max_new_tokens=24,
+            do_sample=False,
+            logits_processor=captions.noise(run, items),
+            pad_token_id=writer.processor.tokenizer.pad_token_id,
+        )
+    length = writer.plain_inputs(items)["input_ids"].shape[1]
+    texts = writer.processor.tokenizer.batch_decode(whole[:, length:], skip_special_tokens=True)
+    assert told[0] == told[1]
+    assert [line["text"] for line in told[0]] == [text.strip() for text in texts]
 
 
 def test_from_pictures_to_scores(tmp_path):

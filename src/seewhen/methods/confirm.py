@@ -107,7 +107,7 @@ class Confirm(Method):
             )
         verdict = verdict_named(self.verdict, backbone.model)
         threshold = log_odds_of(verdict.threshold) if self.threshold is None else self.threshold
-        if verdict == Verdict():
+        if verdict == Verdict() and self.on_denied != "mark":
             self._warn_if_weak(backbone)
 
         def judge(aside: Aside) -> Judge:
