@@ -1,0 +1,116 @@
+"""The pictures of `confirm` in the docs: curves beside the controls, what `when` saves, calibration."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+FOLDER = HERE.parents[1] / "docs" / "images" / "evidence"
+PARTS = {"photo-test": "photographs, photo", "scenes-test": "drawn scenes, packaged model"}
+KINDS: dict[str, tuple[str, Callable[[str], bool]]] = {
+    "asking alone": ("#1f77b4", lambda method: method.startswith("asking")),
+    "verdict": ("#2ca02c", lambda method: method.startswith("verdict")),
+    "cut after k sentences": ("#d62728", lambda method: "sentences" in method),
+    "cooler": ("#9467bd", lambda method: method == "cooler"),
+    "min-p": ("#8c564b", lambda method: method == "min-p"),
+    "LocoRE": ("#e377c2", lambda method: method.startswith("locore")),
+}
+AXES = {"chair_i": "CHAIR_i (down is better)", "chair_s": "CHAIR_s (down is better)"}
+
+
+def draw(scores: dict[str, Any]) -> None:
+    """All of them."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "seewhen"
+    for metric, name in (("chair_i", "confirm.svg"), ("chair_s", "confirm-sentences.svg")):
+        _curves(scores, metric, FOLDER / name)
+    _when(scores["scenes-ablation"]["rows"], FOLDER / "confirm-when.svg")
+    _calibration(json.loads((HERE / "detector.json").read_text("utf-8")), FOLDER / "confirm-calibration.svg")
+
+
+def _save(figure: Any, path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def _curves(scores: dict[str, Any], metric: str, path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, 2, figsize=(9, 7), constrained_layout=True)
+    for down, (part, title) in enumerate(PARTS.items()):
+        for across, mode in enumerate(("greedy", "t1")):
+            axis = axes[down][across]
+            rows = [row for row in scores[part]["rows"] if row["tokens"] == 64]
+            shown = [row for row in rows if row["mode"] == mode]
+            if mode == "t1":
+                cooler = [r for r in rows if r["method"] == "regular" and r["mode"] not in ("greedy", "t1")]
+                shown += [row | {"method": "cooler"} for row in cooler]
+            for label, (colour, belongs) in KINDS.items():
+                mine = sorted((r for r in shown if belongs(r["method"])), key=lambda r: r["recall"]["value"])
+                if mine:
+                    x, y = ([row[name]["value"] for row in mine] for name in ("recall", metric))
+                    axis.plot(x, y, "o-", color=colour, label=label, markersize=4)
+            plain = next(row for row in shown if row["method"] == "regular")
+            axis.plot(plain["recall"]["value"], plain[metric]["value"], "k*", markersize=11, label="regular")
+            axis.set_title(f"{title}, {'greedy' if mode == 'greedy' else 'sampled'}", fontsize=10)
+            axis.set_xlabel("recall (right is better)")
+            axis.set_ylabel(AXES[metric])
+            axis.grid(alpha=0.3)
+    handles = {
+        label: line for axis in axes.flat for line, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=len(handles), fontsize=8)
+    _save(figure, path)
+
+
+def _when(rows: list[dict[str, Any]], path: Path) -> None:
+    """How much of the effect is left where only doubtful words are asked about."""
+    import matplotlib.pyplot as plt
+
+    named = {row["method"]: row for row in rows if row["mode"] == "t1"}
+    whole = named["verdict0"]
+    figure, axis = plt.subplots(figsize=(6, 4), constrained_layout=True)
+    for kind, colour in (("entropy", "#1f77b4"), ("probability", "#d62728")):
+        mine = [row for name, row in named.items() if re.match(kind, name)]
+        mine = sorted([*mine, whole], key=lambda row: row["asked"]["value"])
+        saved = [100 * (1 - row["asked"]["value"] / whole["asked"]["value"]) for row in mine]
+        effect = [row["chair_i"]["difference"]["value"] for row in mine]
+        kept = [100 * value / whole["chair_i"]["difference"]["value"] for value in effect]
+        axis.plot(saved, kept, "o-", color=colour, label=f"asked by {kind}")
+    axis.plot([0, 100], [100, 0], color="#999999", linestyle=":", label="as much lost as saved")
+    axis.set_xlabel("questions saved, percent")
+    axis.set_ylabel("effect on CHAIR_i kept, percent")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+    _save(figure, path)
+
+
+def _calibration(detector: dict[str, Any], path: Path) -> None:
+    """What the verdicts promise against what is so."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(detector), figsize=(12, 3.4), sharey=True, constrained_layout=True)
+    for axis, (title, found) in zip(axes, detector.items(), strict=True):
+        axis.plot([0, 1], [0, 1], color="#999999", linestyle=":")
+        for (name, label), colour in zip(
+            (("verdict", "confirm"), ("asked", "check")), ("#2ca02c", "#1f77b4"), strict=True
+        ):
+            groups = found["calibration"][name]
+            x, y = [g["predicted"] for g in groups], [g["there"]["value"] for g in groups]
+            below = [g["there"]["value"] - g["there"]["low"] for g in groups]
+            above = [g["there"]["high"] - g["there"]["value"] for g in groups]
+            axis.errorbar(x, y, yerr=[below, above], fmt="o-", markersize=3, color=colour, label=label)
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel("probability it gives")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("share that is there")
+    axes[0].legend(fontsize=8)
+    _save(figure, path)
