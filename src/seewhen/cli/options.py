@@ -41,9 +41,29 @@ MethodName = Annotated[
         "--method", "-M", help="NAME[:PRESET][:name=value,...][:attention or :contrast][+...]; `seewhen methods`."
     ),
 ]
+MethodOrDefault = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        "-M",
+        help="NAME[:PRESET][:name=value,...][:attention or :contrast][+...]; `seewhen methods`. Default: cai, with "
+        "--server confirm.",
+        show_default=False,
+    ),
+]
 MethodNames = Annotated[
     str,
     typer.Option("--method", "-M", help="One method (cai:paper, cai:contrast=3, cai+vcd), more by comma, or all."),
+]
+MethodsOrDefault = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        "-M",
+        help="One method (cai:paper, cai:contrast=3, cai+vcd), more by comma, or all. Default: cai, with --server "
+        "confirm.",
+        show_default=False,
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
@@ -135,6 +155,10 @@ class ServerFlags:
     key_from: Annotated[
         str, typer.Option("--key-from", help="Environment variable that holds the server's key.")
     ] = "OPENAI_API_KEY"
+
+    def default(self, here: str, served: str) -> str:
+        """The methods where none are named: what works inside a model cannot be done with a served one."""
+        return here if self.server is None else served
 
     def remote(self) -> Remote | None:
         """The served model; None where the model is a local one."""
