@@ -46,8 +46,8 @@ MethodOrDefault = Annotated[
     typer.Option(
         "--method",
         "-M",
-        help="NAME[:PRESET][:name=value,...][:attention or :contrast][+...]; `seewhen methods`. Default: cai, with "
-        "--server confirm.",
+        help="NAME[:PRESET][:name=value,...][:attention or :contrast][+...]; `seewhen methods`. Default: cai, "
+        "with --server confirm.",
         show_default=False,
     ),
 ]

@@ -369,7 +369,7 @@ def pool_of(ask: Ask, benchmark: Benchmark, method: Method, machine: Machine) ->
         from seewhen.served.remote import check_served
 
         check_served(method)
-        options |= {"server": ask.server, "key_from": ask.key_from}
+        options |= {"server": ask.server, "key_from": ask.key_from, "at_once": ask.at_once}
         return Threads(Maker("seewhen.runs.served:build", options), ask.sampled, ask.at_once), 1
     options |= {
         "raw_prompt": raw,
