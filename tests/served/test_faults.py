@@ -222,9 +222,7 @@ def test_the_key_is_sent_and_seen_nowhere(
         copy.copy(model.server)  # nor packed to be sent elsewhere
 
 
-@pytest.mark.parametrize(
-    "wrong", ["sk-secret\nsecond", "sk-secret\r\nX: y", "sk-secrét-1234", "sk-secret 123", "sk\x00secret"]
-)
+@pytest.mark.parametrize("wrong", ["sk-secret\nsecond", "sk-secret\r\nX: y", "sk-secrét-1234", "sk\x00secret"])
 def test_a_key_that_cannot_be_sent_is_not_told(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if "\0" not in wrong:
         monkeypatch.setenv("MY_KEY", wrong)

@@ -100,7 +100,8 @@ def _one(
         warn_about_photograph(known.model, picture)
     checked = _checker(judging, known)(picture, text)
     if as_json:
-        facts = {"image": str(path), **checked.to_json(), "by": _by(judging, known)}
+        server = {} if known.server is None else {"server": known.server}
+        facts = {"image": str(path), **checked.to_json(), "by": {**_by(judging, known), **server}}
         typer.echo(json.dumps(facts, ensure_ascii=False, allow_nan=False, indent=2))
     else:
         _print(checked)
@@ -115,6 +116,8 @@ def _file(answers: Path, folder: Path, out: Path | None, judging: JudgingFlags, 
 
     listed = read_answered(answers)
     if served := flags.remote():
+        served.asking()  # a server that cannot be asked is told once, not for every answer
+        served.close()
         flags = dataclasses.replace(flags, model=served.model)
     else:
         if flags.model == AUTO:
@@ -161,7 +164,9 @@ def _checker(judging: JudgingFlags, flags: AnyModelFlags) -> Callable[[Any, str]
 
 
 def _by(judging: JudgingFlags, flags: AnyModelFlags) -> dict[str, Any]:
-    where = {} if flags.server is None else {"server": flags.server}
+    """Not the address of a server: another one with the same model goes on with the same file."""
+    extras = flags.extras()
+    where = {} if flags.server is None else {"served": True, **({"request": extras} if extras else {})}
     return {"model": flags.model, **where, **dataclasses.asdict(judging)}
 
 

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seewhen.cli.describe import ImageFile
-from seewhen.cli.options import AnyModelFlags, DecodingFlags, OutputFlags, Settings, check_writable, flags
+from seewhen.cli.options import (
+    AnyModelFlags,
+    DecodingFlags,
+    OutputFlags,
+    Settings,
+    check_writable,
+    flags,
+    refuse_trace,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,6 +80,7 @@ def compare(
     specs = split_methods(methods or model.default(METHODS, SERVED))
     check(specs, settings or [])
     decoding.check()
+    refuse_trace(model, trace)
     check_writable(output.html)
     check_writable(None if trace is None else trace / "trace")
     opened, known = checked_picture(image, model)

@@ -17,9 +17,9 @@ _ESCAPED = re.compile(r"\\u00([0-9a-fA-F]{2})")
 def checked_key(key: str, source: str) -> str:
     """The key without spaces around it; `source` says where it was found. It is quoted in no error."""
     key = key.strip()
-    if not key.isascii() or not key.isprintable() or " " in key:
+    if not key.isascii() or not key.isprintable():
         raise InvalidInput(
-            f"The key in {source} has a character that no key has, such as a line break, a space or an accent.",
+            f"The key in {source} has a character that no key has, such as a line break or an accent.",
             "Set it again: one line of plain characters.",
         )
     return key

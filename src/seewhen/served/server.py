@@ -158,7 +158,7 @@ class Server:
             self._client = self._connected()
             self._places = asyncio.Semaphore(self.patience.at_once)
             self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, name="seewhen-served", daemon=True).start()
+            threading.Thread(target=_run, args=(self._loop,), name="seewhen-served", daemon=True).start()
         return self._loop
 
     async def _end(self) -> None:
@@ -168,6 +168,7 @@ class Server:
         if others:
             await asyncio.wait(others, timeout=_CLOSING)
         await asyncio.wait_for(self._client.close(), _CLOSING)
+        await asyncio.sleep(0)  # a round of the loop in which sockets are closed
 
     def _connected(self) -> AsyncOpenAI:
         try:
@@ -275,6 +276,11 @@ class Server:
         """A stranger's words: short, in one line, and never with our key in them."""
         text = " ".join(hidden(text, self._key).split())
         return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]} ..."
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
 
 
 async def _look_at(response: Any) -> None:
