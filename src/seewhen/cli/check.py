@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from seewhen.asking.check import Checked
+    from seewhen.served.remote import Remote
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def _one(
     picture, known = checked_picture(path, flags)
     if known.server is None:
         warn_about_photograph(known.model, picture)
-    checked = _checker(judging, known)(picture, text)
+    checked = _checker(judging, known, known.remote())(picture, text)
     if as_json:
         server = {} if known.server is None else {"server": known.server}
         facts = {"image": str(path), **checked.to_json(), "by": {**_by(judging, known), **server}}
@@ -117,13 +118,12 @@ def _file(answers: Path, folder: Path, out: Path | None, judging: JudgingFlags, 
     listed = read_answered(answers)
     if served := flags.remote():
         served.asking()  # a server that cannot be asked is told once, not for every answer
-        served.close()
         flags = dataclasses.replace(flags, model=served.model)
     else:
         if flags.model == AUTO:
             flags = dataclasses.replace(flags, model=_model_for_first(folder / listed[0].image))
         check_name(flags.model, flags.revision)
-    checker = _checker(judging, flags)
+    checker = _checker(judging, flags, served)
 
     def judge(path: Path, text: str) -> Mapping[str, Any]:
         return checker(path, text).to_json()
@@ -149,11 +149,11 @@ def _model_for_first(path: Path) -> str:
     return model_for(open_image(path))
 
 
-def _checker(judging: JudgingFlags, flags: AnyModelFlags) -> Callable[[Any, str], Checked]:
+def _checker(judging: JudgingFlags, flags: AnyModelFlags, served: Remote | None) -> Callable[[Any, str], Checked]:
     from seewhen.verdicts.lexicon import lexicon_named
 
     lexicon_named(judging.lexicon)  # what is wrong with it is told before a model is loaded
-    if served := flags.remote():
+    if served is not None:
         return functools.partial(served.check, **dataclasses.asdict(judging))
 
     from seewhen.asking.asker import Asker
