@@ -12,10 +12,14 @@ import json
 import random
 import re
 import statistics
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from scale.costs import Clock, Shape, about, asked_ms, llava
 from scale.replicas import Machine

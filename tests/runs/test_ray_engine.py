@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +16,8 @@ from typer.testing import CliRunner
 
 from seewhen.cli import app
 from seewhen.runs.engine import InProcess, Plan, WorkerFailed, run
-from seewhen.runs.ray_engine import RayPool, RayUnreachable
+from seewhen.runs.ray_engine import RayPool
 from seewhen.runs.store import RESULT, SAMPLES, RunStore
-from seewhen.runs.work import cut_jobs
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (pip install 'seewhen[ray]')")
 
@@ -27,10 +27,28 @@ pytestmark = [
 ]
 
 
-def test_no_cluster_is_one_clear_sentence():
+_NO_CLUSTER = """
+import threading, toy
+from seewhen.runs.ray_engine import RayPool
+try:
     jobs = list(cut_jobs(toy.questions(1, 1), (0,), 1))
-    with pytest.raises(RayUnreachable, match="No Ray cluster at"):
-        list(RayPool(toy.maker(), True, address="127.0.0.1:1").run(jobs, threading.Event()))
+    list(RayPool(toy.maker(), True, address="127.0.0.1:1").run(jobs, threading.Event()))
+except RayUnreachable as error:
+    print(error)
+"""
+
+
+def test_no_cluster_is_one_clear_sentence():
+    """In a process of its own, which can be ended: Ray was once seen to hang here."""
+    said = subprocess.run(
+        [sys.executable, "-c", _NO_CLUSTER],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert said.returncode == 0, said.stderr
+    assert "No Ray cluster at 127.0.0.1:1" in said.stdout
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +103,7 @@ def test_confirm_says_what_it_says_here(cluster, checkpoint, tmp_path):
     assert local.read_bytes() == spread.read_bytes()
     facts = [json.loads(line)["facts"] for line in local.read_text().splitlines()]
     assert sum(each["asked"] for each in facts) > 0
+    assert sum(each["taken_back"] for each in facts) > 0
 
 
 def test_an_error_of_a_worker_is_the_error_of_the_run(cluster, tmp_path):

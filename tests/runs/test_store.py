@@ -54,6 +54,14 @@ def test_round_trip_and_resume(tmp_path):
     assert run.result is None
 
 
+def test_what_is_done_is_looked_at_and_not_copied(tmp_path):
+    """Every answer looks it up, so that a copy each time would make long runs quadratic."""
+    with fresh(tmp_path) as store:
+        done = store.done
+        store.append([record(0)])
+        assert done == store.done == {("q0", 0)}
+
+
 def test_a_torn_last_line_is_cut_off_at_every_byte(tmp_path):
     whole = [record(0).line().encode(), record(1).line().encode()]
     for cut in range(len(whole[1])):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -14,6 +16,18 @@ from scale.costs import Clock, Shape, about, llava, question
 from scale.replicas import Machine
 from scale.work import Scenario, simulate
 from seewhen.backbones.shapes import random_inputs, random_model, shape_config
+
+
+def test_the_command_it_names_starts(result):
+    """As far as its imports: the rest takes minutes."""
+    command = result["command"].split()
+    code = (
+        f"import runpy, sys; sys.modules['scale.work'] = None; runpy.run_path({command[1]!r}, run_name='__main__')"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code], cwd=plan.HERE.parents[1], capture_output=True, text=True, timeout=600
+    ).stderr
+    assert "import of scale.work halted" in told, told
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,7 @@ def drops(handler: Handler) -> None:
 
 
 def hangs(handler: Handler) -> None:
-    handler.server.faulty.over.wait(60)
+    handler.server.faulty.over.wait(300)
 
 
 def drips(handler: Handler) -> None:

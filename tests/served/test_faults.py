@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import copy
+import email.utils
 import logging
 import socket
+import threading
+import time
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from PIL import Image
@@ -13,7 +17,17 @@ from PIL import Image
 import seewhen
 from seewhen.errors import InvalidInput, SeewhenError
 from seewhen.served.offers import request
-from seewhen.served.server import Meter, Patience, RequestRefused, Server, ServerFailed, _retry_after, _wait
+from seewhen.served.server import (
+    Meter,
+    Patience,
+    RequestRefused,
+    Server,
+    ServerFailed,
+    Unreadable,
+    _retry_after,
+    _Status,
+    _wait,
+)
 from served.fault_server import (
     Fault,
     completion,
@@ -28,6 +42,7 @@ from served.fault_server import (
     says,
     sees,
 )
+from server.loopback import until
 
 KEY = "sk-very-secret-0123456789"
 ASK = request([{"role": "user", "content": "What is there?"}], model="any")
@@ -49,8 +64,8 @@ def ask(url: str, **patience: Any) -> Any:
         (hangs, "no answer within"),
         (drips, "no answer within"),
         (drips_body, "no answer within"),
-        (drops, "cannot be reached"),
-        (cuts_off, "cannot be reached"),
+        (drops, "broke off"),
+        (cuts_off, "broke off"),
         (floods, "more than 16 MB"),
         (floods_error, "answered 400: no no no"),
         (says(b"<html>hello</html>", content_type="text/html"), "not JSON"),
@@ -64,7 +79,8 @@ def ask(url: str, **patience: Any) -> Any:
         (says(b"", 307, location="http://example.com/v1/chat/completions"), "redirects to http://example.com"),
         (says({"error": {"message": "no such key"}}, 401), "answered 401"),
         (says(b"not here", 404), "answered 404"),
-        (says(b"broken", 500), "answered 500"),
+        (says(b"broken", 500), "answered 500: broken. It may pass"),
+        (says(b"", 503), "answered 503. It may pass"),
         (says(b"too long", 413), "answered 413"),
     ],
 )
@@ -119,6 +135,45 @@ def test_waiting_grows_and_obeys_the_server() -> None:
     assert _retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0  # long ago
 
 
+@pytest.mark.parametrize("form", ["seconds", "date"])
+def test_a_server_that_asks_to_wait_is_obeyed(form: str) -> None:
+    """It asks for more than there is time for, so that nothing but the first try is made."""
+    said = "50" if form == "seconds" else email.utils.formatdate(time.time() + 3600, usegmt=True)
+    with (
+        faulty(says(b"busy", 429, retry_after=said), OK) as server,
+        pytest.raises(ServerFailed, match="as it asks"),
+    ):
+        ask(server.url, deadline=45.0, timeout=30.0)
+    assert len(server.asked) == 1
+    assert _wait(1, _Status(503, {"retry-after": "999999"}, b"")) <= 90  # nobody is obeyed for ever
+
+
+def test_one_unreadable_answer_is_tried_again() -> None:
+    with faulty(says(b"<html>"), OK) as server:
+        assert ask(server.url).text == "A dog."
+    with faulty(says(b"<html>")) as server, pytest.raises(Unreadable):
+        ask(server.url, tries=6)
+    assert len(server.asked) == 2
+
+
+def test_closing_gives_up_what_is_asked() -> None:
+    with faulty(hangs) as server:
+        asked, failed = Server(server.url), threading.Event()
+
+        def wait() -> None:
+            with pytest.raises(ServerFailed, match="were closed"):
+                asked.ask([ASK], Meter())
+            failed.set()
+
+        threading.Thread(target=wait, daemon=True).start()
+        until(lambda: len(server.asked) == 1)
+        assert asked.busy
+        asked.close()
+        assert failed.wait(60) and not asked.busy
+        with pytest.raises(ServerFailed, match="were closed"):
+            asked.ask([ASK], Meter())
+
+
 def test_what_the_server_counts() -> None:
     with faulty(OK) as server:
         asked, meter = Server(server.url), Meter()
@@ -165,6 +220,48 @@ def test_the_key_is_sent_and_seen_nowhere(
     assert not any(KEY in text for text in seen)
     with pytest.raises(TypeError):
         copy.copy(model.server)  # nor packed to be sent elsewhere
+
+
+@pytest.mark.parametrize("wrong", ["sk-secret\nsecond", "sk-secret\r\nX: y", "sk-secrét-1234", "sk\x00secret"])
+def test_a_key_that_cannot_be_sent_is_not_told(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "\0" not in wrong:
+        monkeypatch.setenv("MY_KEY", wrong)
+        with pytest.raises(InvalidInput, match="The key in MY_KEY") as told:
+            seewhen.remote("http://127.0.0.1:1", "any", key_from="MY_KEY")
+        assert "sk" not in str(told.value).replace("ask", "")
+    with pytest.raises(InvalidInput) as told:
+        Server("http://127.0.0.1:1", key=wrong)
+    assert "secr" not in repr(told.value)
+
+
+def test_a_key_that_comes_back_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "sk/very-secret+0123456789"
+    monkeypatch.setenv("MY_KEY", key)
+    spellings = [
+        key,
+        key.upper(),
+        key.replace("/", "\\/"),
+        quote(key, safe=""),
+        key.replace("s", "\\u0073"),
+        key[:20],
+    ]
+    for spelled in spellings:
+        with faulty(says(f'{{"error": "no {spelled}"}}'.encode(), 400)) as server:
+            asked = Server(server.url, "MY_KEY")
+            with pytest.raises(RequestRefused, match=r"no \[key\]") as told:
+                asked.ask([ASK], Meter())
+            asked.close()
+        assert "secret" not in str(told.value).lower()
+    with faulty(says(completion(f"A dog and {key}."))) as server:
+        asked = Server(server.url, "MY_KEY")
+        assert asked.ask([ASK], Meter())[0].text == "A dog and [key]."
+        asked.close()
+
+
+def test_a_key_that_is_a_word_leaves_answers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "content")
+    with faulty(OK) as server:
+        assert ask(server.url).text == "A dog."
 
 
 def test_a_named_key_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:

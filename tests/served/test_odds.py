@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import time
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,3 +55,16 @@ def test_tokens_get_the_spaces_of_their_text() -> None:
     found = read_reply(body.encode())
     assert [piece.text for piece in found.pieces] == [" A", " dog", "."]
     assert [piece.log_prob for piece in found.pieces] == [-1, -2, -3]
+
+
+def test_long_answers_are_read_in_one_pass() -> None:
+    """Copying the rest of the text for every token would take many minutes."""
+    words = [f"word{number}" for number in range(200_000)]
+    content = [{"token": f" {word}", "logprob": -1} for word in words]
+    tokens = [*content, *[{"token": "nothing of it", "logprob": -1}] * 50_000]
+    text = " ".join(words) + " " * 1_000_000
+    reply = {"choices": [{"message": {"content": text}, "logprobs": {"content": tokens}}]}
+    started = time.process_time()
+    found = read_reply(json.dumps(reply).encode())
+    assert time.process_time() - started < 60
+    assert len(found.pieces) == 200_001 and "".join(piece.text for piece in found.pieces) == text

@@ -97,6 +97,16 @@ def test_without_continuing_every_object_still_has_its_verdict(model: seewhen.Re
     assert any("go on in words" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("number", [2, 3])
+def test_without_continuing_only_a_first_sentence_stays_denied(model: seewhen.Remote, number: int) -> None:
+    """The packaged model heeds no words, and to the open lexicon the place it names first is an object."""
+    less = with_offers(model, continues=False, bans=False, stops=False)
+    found = less.generate(scene(number), ASK, "confirm:verdict=asking,lexicon=open", max_new_tokens=96)
+    assert found.told is not None and found.told["taken_back"]
+    assert any(each["verdict"] == "denied" for each in found.told["verdicts"])
+    assert found.text.count(".") == 1
+
+
 def test_mark_and_stop_change_no_word_that_stays(model: seewhen.Remote, loaded: Any) -> None:
     regular = local(loaded, 3, "regular").text
     marked = model.generate(scene(3), ASK, f"{CONFIRM},on_denied=mark", max_new_tokens=96)

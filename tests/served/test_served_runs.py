@@ -140,6 +140,21 @@ def test_describe_and_compare_commands(
     assert KEY not in plain.out + plain.err + both.out + both.err + page.read_text()
 
 
+def test_without_a_method_one_that_can_be_served(
+    call: Callable[..., Ran], server: Running, picture: Path, tmp_path: Path
+) -> None:
+    short = ["--max-new-tokens", "6", "--json", *flags(server)]
+    described = call("describe", picture, *short)
+    asked = call("ask", picture, "What is there?", *short)
+    compared = call("compare", picture, *short)
+    for found, labels in ((described, ["confirm"]), (asked, ["confirm"]), (compared, ["regular", "confirm"])):
+        assert found.code == 0, found.err
+        assert [each["label"] for each in found.json["answers"]] == labels
+    run = call("eval", "chair", "--split", "test", "--scenes", "1", "--out", tmp_path / "runs", *short)
+    assert run.code == 0, run.err
+    assert [each["method"] for each in run.json] == ["regular", "confirm"]
+
+
 def test_eval_command(call: Callable[..., Ran], server: Running, tmp_path: Path) -> None:
     line = [
         "eval",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from loopback import Running, running
+from stranger import Stranger, strange
 
 import seewhen
 from seewhen.backbones.loading import Loaded
@@ -36,3 +37,10 @@ def server(checkpoint: Path) -> Iterator[Running]:
 def serving(checkpoint: Path) -> Callable[..., Any]:
     """A server of one's own, with a model of its own and settings of one's own."""
     return lambda **settings: running(seewhen.load(checkpoint, device="cpu"), **settings)
+
+
+@pytest.fixture
+def stranger() -> Iterator[Stranger]:
+    """A server that is not ours."""
+    with strange() as state:
+        yield state

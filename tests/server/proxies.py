@@ -31,9 +31,11 @@ class Proxy:
 
 
 @contextmanager
-def proxying(url: str, their_key: str | None = None, **settings: Any) -> Iterator[Proxy]:
+def proxying(
+    url: str, their_key: str | None = None, extras: dict[str, Any] | None = None, **settings: Any
+) -> Iterator[Proxy]:
     limits = settings.pop("limits", Limits())
     method = seewhen.method(settings.pop("method", METHOD))
     made = Settings(method=method, limits=limits, fetcher=Fetcher.of([], limits), **settings)
-    with listening(create_proxy(url, their_key, made)) as (port, _):
+    with listening(create_proxy(url, their_key, made, extras)) as (port, _):
         yield Proxy(f"http://127.0.0.1:{port}", made)

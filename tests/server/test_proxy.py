@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx2
@@ -16,6 +13,7 @@ import openai
 import pytest
 from loopback import KEY, MODEL, Running, picture, question, running, until
 from proxies import METHOD, Proxy, proxying
+from stranger import ASK, Stranger, about_an_image
 
 import seewhen
 from runs.tiny_checkpoint import write
@@ -25,7 +23,6 @@ from seewhen.server.limits import Limits
 from seewhen.server.proxy import Known, create_proxy
 from seewhen.server.settings import Settings
 
-ASK = "Please describe this image ."
 THEIRS = "the-key-of-the-other-server"
 
 
@@ -144,99 +141,6 @@ def test_what_cannot_be_confirmed_passes_and_is_named(proxy: Proxy) -> None:
 # -- a stranger behind ---------------------------------------------------------------------------------------
 
 
-@dataclass
-class Stranger:
-    """A server that answers as it is told to, and remembers what it was asked."""
-
-    url: str = ""
-    seen: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
-    behaviour: str = "echo"
-    held: threading.Event = field(default_factory=threading.Event)
-
-
-@pytest.fixture
-def stranger() -> Iterator[Stranger]:
-    state = Stranger()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *args: Any) -> None: ...
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            state.seen.append((self.command, self.path, headers, body))
-            getattr(self, state.behaviour)(body)
-
-        do_GET = do_DELETE = do_POST
-
-        def echo(self, body: bytes) -> None:
-            self.send_response(418)
-            self.send_header("Content-Type", "application/x-odd")
-            self.send_header("X-Own", "theirs")
-            self.send_header("Set-Cookie", "a=b")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def events(self, body: bytes) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/event-stream")
-            self.send_header("Connection", "close")
-            self.end_headers()
-            self.wfile.write(b"data: {}\n\n")
-            state.held.wait(60)
-            self.wfile.write(b"data: [DONE]\n\n")
-            self.close_connection = True
-
-        def drop(self, body: bytes) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", "1000")
-            self.end_headers()
-            self.wfile.write(b"half")
-            self.wfile.flush()
-            self.close_connection = True
-
-        def away(self, body: bytes) -> None:
-            self.send_response(307)
-            self.send_header("Location", f"{state.url}/elsewhere")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def hang(self, body: bytes) -> None:
-            state.held.wait(60)
-            self.close_connection = True
-
-        def nonsense(self, body: bytes) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", "6")
-            self.end_headers()
-            self.wfile.write(b"<html>")
-
-        def angry(self, body: bytes) -> None:
-            said = json.dumps({"error": {"message": f"bad key {self.headers.get('Authorization')}"}}).encode()
-            self.send_response(401)
-            self.send_header("Content-Length", str(len(said)))
-            self.end_headers()
-            self.wfile.write(said)
-
-    behind = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    behind.daemon_threads = True
-    state.url = f"http://127.0.0.1:{behind.server_port}/v1"
-    thread = threading.Thread(target=behind.serve_forever, daemon=True)
-    thread.start()
-    yield state
-    state.held.set()
-    behind.shutdown()
-    behind.server_close()
-    thread.join()
-
-
-def about_an_image(**more: Any) -> dict[str, Any]:
-    return {"model": "m", "messages": question(ASK, 1), "max_tokens": 8, "temperature": 0, **more}
-
-
 def test_paths_headers_and_bodies_pass_byte_for_byte(stranger: Stranger) -> None:
     with proxying(stranger.url) as proxy:
         body = b'{"odd" :  [1,2 ,3], "tools": [{"type":"function"}]}'
@@ -339,15 +243,6 @@ def test_nobody_behind() -> None:
         for body in ({}, about_an_image()):
             reply = httpx2.post(f"{proxy.url}/v1/chat/completions", json=body, timeout=60)
             assert reply.status_code == 502 and str(port) not in reply.text
-
-
-def test_a_server_that_hangs_is_not_waited_for(stranger: Stranger) -> None:
-    stranger.behaviour = "hang"
-    with proxying(stranger.url, limits=Limits(wall_seconds=1)) as proxy:
-        for body in ({}, about_an_image()):
-            reply = httpx2.post(f"{proxy.url}/v1/chat/completions", json=body, timeout=60)
-            assert reply.status_code in (502, 504)
-        stranger.held.set()
 
 
 def test_events_pass_as_they_come(stranger: Stranger) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from seewhen.cli.options import AUTO, DecodingFlags, OutputFlags, PictureModelFlags, check_writable
+from seewhen.cli.options import AUTO, DecodingFlags, OutputFlags, PictureModelFlags, check_writable, refuse_trace
 
 Flags = TypeVar("Flags", bound=PictureModelFlags)
 
@@ -30,6 +30,7 @@ def answer_one(
     # What can be wrong is found before torch is imported and the model loaded, which take long.
     check([method], settings)
     decoding.check()
+    refuse_trace(model, trace)
     for file in (output.html, trace):
         check_writable(file)
     image, model = checked_picture(path, model)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from seewhen.cli.describe import ImageFile, TraceFile
-from seewhen.cli.options import AnyModelFlags, DecodingFlags, MethodName, OutputFlags, Settings, flags
+from seewhen.cli.options import AnyModelFlags, DecodingFlags, MethodOrDefault, OutputFlags, Settings, flags
 from seewhen.errors import InvalidInput
 
 
@@ -20,7 +20,7 @@ def ask(
     image: ImageFile,
     question: Annotated[str, typer.Argument(help="The question, in quotes.", show_default=False)],
     *,
-    method: MethodName = "cai",
+    method: MethodOrDefault = None,
     settings: Settings = None,
     trace: TraceFile = None,
     output: OutputFlags,
@@ -38,4 +38,5 @@ def ask(
     if not question.strip():
         raise InvalidInput("The question is empty.", "Ask something, or use `seewhen describe`.")
 
+    method = method or model.default("cai", served="confirm")
     answer_one(image, question, method, settings or [], model, decoding, output, trace)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from seewhen.asking.check import Checked
+    from seewhen.served.remote import Remote
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,10 @@ def _one(
     picture, known = checked_picture(path, flags)
     if known.server is None:
         warn_about_photograph(known.model, picture)
-    checked = _checker(judging, known)(picture, text)
+    checked = _checker(judging, known, known.remote())(picture, text)
     if as_json:
-        facts = {"image": str(path), **checked.to_json(), "by": _by(judging, known)}
+        server = {} if known.server is None else {"server": known.server}
+        facts = {"image": str(path), **checked.to_json(), "by": {**_by(judging, known), **server}}
         typer.echo(json.dumps(facts, ensure_ascii=False, allow_nan=False, indent=2))
     else:
         _print(checked)
@@ -115,12 +117,13 @@ def _file(answers: Path, folder: Path, out: Path | None, judging: JudgingFlags, 
 
     listed = read_answered(answers)
     if served := flags.remote():
+        served.asking()  # a server that cannot be asked is told once, not for every answer
         flags = dataclasses.replace(flags, model=served.model)
     else:
         if flags.model == AUTO:
             flags = dataclasses.replace(flags, model=_model_for_first(folder / listed[0].image))
         check_name(flags.model, flags.revision)
-    checker = _checker(judging, flags)
+    checker = _checker(judging, flags, served)
 
     def judge(path: Path, text: str) -> Mapping[str, Any]:
         return checker(path, text).to_json()
@@ -146,11 +149,11 @@ def _model_for_first(path: Path) -> str:
     return model_for(open_image(path))
 
 
-def _checker(judging: JudgingFlags, flags: AnyModelFlags) -> Callable[[Any, str], Checked]:
+def _checker(judging: JudgingFlags, flags: AnyModelFlags, served: Remote | None) -> Callable[[Any, str], Checked]:
     from seewhen.verdicts.lexicon import lexicon_named
 
     lexicon_named(judging.lexicon)  # what is wrong with it is told before a model is loaded
-    if served := flags.remote():
+    if served is not None:
         return functools.partial(served.check, **dataclasses.asdict(judging))
 
     from seewhen.asking.asker import Asker
@@ -161,7 +164,9 @@ def _checker(judging: JudgingFlags, flags: AnyModelFlags) -> Callable[[Any, str]
 
 
 def _by(judging: JudgingFlags, flags: AnyModelFlags) -> dict[str, Any]:
-    where = {} if flags.server is None else {"server": flags.server}
+    """Not the address of a server: another one with the same model goes on with the same file."""
+    extras = flags.extras()
+    where = {} if flags.server is None else {"served": True, **({"request": extras} if extras else {})}
     return {"model": flags.model, **where, **dataclasses.asdict(judging)}
 
 

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seewhen.cli.describe import ImageFile
-from seewhen.cli.options import AnyModelFlags, DecodingFlags, OutputFlags, Settings, check_writable, flags
+from seewhen.cli.options import (
+    AnyModelFlags,
+    DecodingFlags,
+    OutputFlags,
+    Settings,
+    check_writable,
+    flags,
+    refuse_trace,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +28,7 @@ if TYPE_CHECKING:
     from seewhen.showing.viewer.payload import Truth
 
 METHODS = "regular,cai,cai:contrast=3"
+SERVED = "regular,confirm"  # what can be asked of a server
 
 
 def register(app: typer.Typer) -> None:
@@ -31,15 +40,16 @@ def compare(
     image: ImageFile,
     *,
     methods: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--methods",
             "--method",
             "-M",
             help="Methods by comma, as in regular,cai:paper,cai:contrast=3,threshold=0.2,cai+vcd. The others are "
-            "held against the first.",
+            f"held against the first. Default: {METHODS}, with --server {SERVED}.",
+            show_default=False,
         ),
-    ] = METHODS,
+    ] = None,
     question: Annotated[
         str | None, typer.Option("--question", "-q", help="Ask this instead of describing the picture.")
     ] = None,
@@ -67,9 +77,10 @@ def compare(
     from seewhen.cli.answer import checked_picture, prepare
     from seewhen.methods.grammar import check, choose, split_methods
 
-    specs = split_methods(methods)
+    specs = split_methods(methods or model.default(METHODS, SERVED))
     check(specs, settings or [])
     decoding.check()
+    refuse_trace(model, trace)
     check_writable(output.html)
     check_writable(None if trace is None else trace / "trace")
     opened, known = checked_picture(image, model)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from seewhen.cli.options import AnyModelFlags, DecodingFlags, MethodName, OutputFlags, Settings, flags
+from seewhen.cli.options import AnyModelFlags, DecodingFlags, MethodOrDefault, OutputFlags, Settings, flags
 
 ImageFile = Annotated[
     Path, typer.Argument(help="The picture: JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF, HEIC.", show_default=False)
@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 def describe(
     image: ImageFile,
     *,
-    method: MethodName = "cai",
+    method: MethodOrDefault = None,
     settings: Settings = None,
     trace: TraceFile = None,
     output: OutputFlags,
@@ -45,4 +45,5 @@ def describe(
     from seewhen.asking.options import DESCRIBE
     from seewhen.cli.answer import answer_one
 
+    method = method or model.default("cai", served="confirm")
     answer_one(image, DESCRIBE, method, settings or [], model, decoding, output, trace)

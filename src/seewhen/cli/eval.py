@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seewhen.benchmarks import BENCHMARKS
-from seewhen.cli.options import MethodNames, Settings, check_folder, flags
+from seewhen.cli.options import MethodsOrDefault, Settings, check_folder, flags
 from seewhen.cli.running import (
     AskFlags,
     Controls,
@@ -37,7 +37,7 @@ def eval_command(
         typer.Argument(metavar="BENCH", help=f"{', '.join(BENCHMARKS.built_in)}, or your own; several by comma."),
     ],
     *,
-    method: MethodNames = "cai",
+    method: MethodsOrDefault = None,
     settings: Settings = None,
     controls: Controls = True,
     greedy: Annotated[bool, typer.Option("--greedy", help="With --seeds: greedy as well.")] = False,
@@ -66,7 +66,7 @@ def eval_command(
     from seewhen.methods.grammar import check, choose, split_methods
 
     # What is wrong is found before torch is imported, as far as it can be.
-    names = split_methods(method)
+    names = split_methods(method or model.default("cai", served="confirm"))
     check(names, settings or [])
     check_folder(run or out)
     asks = _asks(ask_of(bench, asked, model), greedy)

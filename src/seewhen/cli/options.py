@@ -23,6 +23,8 @@ from seewhen.errors import InvalidInput
 if TYPE_CHECKING:
     from seewhen.served.remote import Remote
 
+KEY = "OPENAI_API_KEY"
+REQUEST_HELP = "name=value (JSON or text) for every request to the server, such as add_special_tokens=true"
 AUTO = "auto"  # the picture decides which model answers
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -41,9 +43,29 @@ MethodName = Annotated[
         "--method", "-M", help="NAME[:PRESET][:name=value,...][:attention or :contrast][+...]; `seewhen methods`."
     ),
 ]
+MethodOrDefault = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        "-M",
+        help="NAME[:PRESET][:name=value,...][:attention or :contrast][+...]; `seewhen methods`. Default: cai, "
+        "with --server confirm.",
+        show_default=False,
+    ),
+]
 MethodNames = Annotated[
     str,
     typer.Option("--method", "-M", help="One method (cai:paper, cai:contrast=3, cai+vcd), more by comma, or all."),
+]
+MethodsOrDefault = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        "-M",
+        help="One method (cai:paper, cai:contrast=3, cai+vcd), more by comma, or all. Default: cai, with --server "
+        "confirm.",
+        show_default=False,
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
@@ -134,19 +156,36 @@ class ServerFlags:
     ] = None
     key_from: Annotated[
         str, typer.Option("--key-from", help="Environment variable that holds the server's key.")
-    ] = "OPENAI_API_KEY"
+    ] = KEY
+    request: Annotated[list[str] | None, typer.Option("--request", help=f"{REQUEST_HELP}; may be repeated.")] = (
+        None
+    )
+
+    def default(self, here: str, served: str) -> str:
+        """The methods where none are named: what works inside a model cannot be done with a served one."""
+        return here if self.server is None else served
 
     def remote(self) -> Remote | None:
         """The served model; None where the model is a local one."""
         if self.server is None:
-            if self.served_model is not None:
-                raise InvalidInput("--served-model needs the server that has it.", "Add --server URL.")
+            refuse(given(self, ServerFlags), "needs a server.", "Add --server URL.")
             return None
         if self.served_model is None:
             raise InvalidInput("--server needs the name of one of its models.", "Add --served-model NAME.")
+        refuse(
+            [name for name in given(self, ModelFlags) if getattr(self, name) != self.served_model],
+            "does nothing with --server, which has loaded its model.",
+            "Leave it out, or load the model here.",
+        )
         from seewhen.served.remote import remote
 
-        return remote(self.server, self.served_model, key_from=self.key_from)
+        return remote(self.server, self.served_model, key_from=self.key_from, options=self.extras())
+
+    def extras(self) -> dict[str, Any]:
+        """What goes along with every request."""
+        from seewhen.served.extras import extras_of
+
+        return extras_of(self.request or [])
 
 
 @dataclass(frozen=True)
@@ -183,6 +222,25 @@ class OutputFlags:
     html: Annotated[
         Path | None, typer.Option("--html", help="Write one self-contained page with heat maps to this file.")
     ] = None
+
+
+def given(flags: object, group: type) -> list[str]:
+    """The flags of one group that were given, by name: their values are not the defaults."""
+    named = {field.name for field in dataclasses.fields(group)} - {"debug"}
+    mine = (field for field in dataclasses.fields(flags) if field.name in named)  # type: ignore[arg-type]
+    return [field.name for field in mine if getattr(flags, field.name) != field.default]
+
+
+def refuse(names: list[str], why: str, way_out: str) -> None:
+    """Refuse flags that would silently do nothing."""
+    if names:
+        raise InvalidInput(f"--{names[0].replace('_', '-')} {why}", way_out)
+
+
+def refuse_trace(model: ModelFlags, trace: Path | None) -> None:
+    """A trace is made inside a model."""
+    if trace is not None and getattr(model, "server", None) is not None:
+        raise InvalidInput("--trace: nothing inside a served model can be seen.", "Leave it out, or load it here.")
 
 
 def check_writable(path: Path | None) -> None:

@@ -131,6 +131,8 @@ def about(
 
     if asker is None:
         where = {"server": getattr(model, "server", None)}
+        if getattr(model, "request", None):
+            where["request"] = model.extras()  # type: ignore[attr-defined]
     else:
         where = {"device": str(asker.model.device), "dtype": str(asker.model.dtype).removeprefix("torch.")}
     packaged = asker is not None and is_packaged(model.model)

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seewhen.cli.options import LoadingFlags, ModelFlags, ServerFlags
+from seewhen.cli.options import LoadingFlags, ModelFlags, ServerFlags, given, refuse
 from seewhen.errors import InvalidInput
 
 if TYPE_CHECKING:
     from seewhen.runs.evaluate import Ask, Machine
+    from seewhen.served.remote import Remote
+
+_SERVED = "does nothing with --server, where the server computes."
 
 Controls = Annotated[
     bool, typer.Option("--controls/--no-controls", help="Also run regular, min-p, attention only, contrast only.")
@@ -85,7 +88,15 @@ class RunModelFlags(ModelFlags):
 class ServedRunFlags(ServerFlags, RunModelFlags):
     """Or a server that has it."""
 
-    at_once: Annotated[int, typer.Option("--at-once", min=1, help="With --server: answers at once.")] = 16
+    at_once: Annotated[
+        int, typer.Option("--at-once", min=1, help="With --server: answers, and requests, at once.")
+    ] = 16
+
+    def remote(self) -> Remote | None:
+        """The served model."""
+        if self.server is None and self.at_once != type(self).at_once:
+            refuse(["at_once"], "needs a server.", "Add --server URL; for a model here there is --batch.")
+        return super().remote()
 
 
 @dataclass(frozen=True)
@@ -109,7 +120,9 @@ def ask_of(bench: str, asked: AskFlags, model: RunModelFlags) -> Ask:
     how = {field.name: getattr(model, field.name) for field in fields(LoadingFlags) if field.name != "device"}
     if isinstance(model, ServedRunFlags) and (served := model.remote()):
         how |= {"model": served.model, "server": served.server.url}
-        how |= {"key_from": model.key_from, "at_once": model.at_once}
+        how |= {"key_from": model.key_from, "at_once": model.at_once, "request": model.extras()}
+        idle = [name for name in given(asked, AskFlags) if name in ("batch", "fast", "noise")]
+        refuse(idle, _SERVED, "Leave it out; --at-once says how much is asked at a time.")
     return Ask(bench, **{"model": model.model, **how, **asdict(asked)})
 
 
@@ -118,6 +131,8 @@ def machine_of(machine: MachineFlags, model: RunModelFlags) -> Machine:
     from seewhen.asking.opening import check_device
     from seewhen.runs.evaluate import Machine
 
+    if isinstance(model, ServerFlags) and model.server is not None:
+        refuse(given(machine, MachineFlags), _SERVED, "Leave it out.")
     devices = [name.strip() for name in model.device.split(",")] if model.device else []
     if devices and model.device_map:
         raise InvalidInput("--device and --device-map exclude each other.", "Give one of them.")

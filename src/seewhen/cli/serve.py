@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from seewhen.cli.options import LoadingFlags, Settings, flags, show_traceback
+from seewhen.cli.options import REQUEST_HELP, LoadingFlags, Settings, flags, given, refuse, show_traceback
 from seewhen.errors import InvalidInput, MissingDependency
 
 KEY_VARIABLE = "SEEWHEN_API_KEY"
@@ -34,6 +34,9 @@ def serve(
     upstream: Annotated[
         str | None,
         typer.Option("--upstream", help=f"Confirm what this server says; its key is in {UPSTREAM_KEY}."),
+    ] = None,
+    request: Annotated[
+        list[str] | None, typer.Option("--request", help=f"With --upstream: {REQUEST_HELP}; may be repeated.")
     ] = None,
     method: Annotated[
         str | None,
@@ -78,6 +81,7 @@ def serve(
 
     from seewhen.backbones.loading import check_name
     from seewhen.methods.grammar import check, choose
+    from seewhen.served.extras import extras_of
     from seewhen.server.fetching import Fetcher
     from seewhen.server.limits import limits_of
     from seewhen.server.running import check_address
@@ -97,6 +101,11 @@ def serve(
     loading.loading()
     if upstream is not None and model:
         raise InvalidInput("--upstream serves no model of its own.", "Leave --model out.")
+    if upstream is not None:
+        refuse(given(loading, LoadingFlags), "does nothing with --upstream: no model is loaded.", "Leave it out.")
+    elif request:
+        raise InvalidInput("--request needs a server to ask.", "Add --upstream URL.")
+    extras = extras_of(request or [])
     names = {} if upstream is not None else model_names(model or ["packaged"])
     for path in names.values():
         check_name(path, loading.revision)
@@ -113,9 +122,11 @@ def serve(
         temperature=temperature,
     )
     if upstream is not None:
+        from seewhen.served.keys import checked_key
         from seewhen.server.proxy import create_proxy
 
-        run(create_proxy(upstream, os.environ.get(UPSTREAM_KEY) or None, configured), host, port, log_level)
+        their_key = checked_key(os.environ.get(UPSTREAM_KEY, ""), UPSTREAM_KEY) or None
+        run(create_proxy(upstream, their_key, configured, extras), host, port, log_level)
         return
 
     from seewhen.asking.opening import open_model

@@ -18,6 +18,7 @@ from seewhen.reading import parse_json
 from seewhen.runs.folders import IMAGE_KEYS
 from seewhen.runs.progress import Progress
 from seewhen.runs.store import RunConflict, config_differences
+from seewhen.served.server import ServerFailed
 
 Judge = Callable[[Path, str], Mapping[str, Any]]
 Line = dict[str, Any]
@@ -49,6 +50,8 @@ def check_all(answers: Sequence[Answered], folder: Path, judge: Judge, by: Mappi
     for answer in answers:
         try:
             found = judge(folder / answer.image, answer.text)
+        except ServerFailed:
+            raise  # which is not for this answer alone: the same command goes on when it is back
         except SeewhenError as error:
             found = {"text": answer.text, "error": str(error)}
         yield {"image": answer.image, **found, "by": dict(by)}

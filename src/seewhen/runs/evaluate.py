@@ -6,7 +6,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,7 @@ class Ask:
     server: str | None = None  # an OpenAI-compatible server that has the model
     key_from: str = KEY  # environment variable with its key
     at_once: int = 16  # answers of a server
+    request: Mapping[str, Any] = field(default_factory=dict)  # what goes along with every request to it
 
     def __post_init__(self) -> None:
         for name in ("scenes", "limit", "seeds", "max_new_tokens"):
@@ -180,7 +181,9 @@ def _sources(ask: Ask, benchmark: Benchmark, samples: Sequence[Sample]) -> dict[
 def model_facts(ask: Ask, device: str) -> dict[str, Any]:
     """Which model exactly, and in which precision, without loading its weights."""
     if ask.server is not None:
-        return {"name": ask.model, "server": ask.server, "dtype": "unknown", "device": "server"}
+        # Not its address: a model that moves, or has several, is the same model.
+        extras = {"request": dict(ask.request)} if ask.request else {}
+        return {"name": ask.model, "dtype": "unknown", "device": "server", **extras}
     path = Path(resolve(ask.model))
     facts: dict[str, Any] = {"name": ask.model}
     config = load_config(ask.model, revision=ask.revision)
@@ -284,6 +287,7 @@ def environment(ask: Ask, machine: Machine) -> dict[str, Any]:
     import torch
 
     return {
+        **({} if ask.server is None else {"server": ask.server}),
         "engine": machine.engine,
         "batch": ask.batch,
         "python": platform.python_version(),
@@ -370,6 +374,7 @@ def pool_of(ask: Ask, benchmark: Benchmark, method: Method, machine: Machine) ->
 
         check_served(method)
         options |= {"server": ask.server, "key_from": ask.key_from}
+        options |= {"at_once": ask.at_once, "request": ask.request}
         return Threads(Maker("seewhen.runs.served:build", options), ask.sampled, ask.at_once), 1
     options |= {
         "raw_prompt": raw,

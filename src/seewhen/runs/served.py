@@ -33,8 +33,10 @@ class ServedAnswerer:
         max_new_tokens: int,
         temperature: float,
         key_from: str,
+        at_once: int = 16,
+        request: Mapping[str, Any] | None = None,
     ) -> None:
-        self._remote: Remote = remote(server, model, key_from=key_from)
+        self._remote: Remote = remote(server, model, key_from=key_from, options=request, at_once=at_once)
         self._method = method_from_json(method)
         self._max_new_tokens, self._temperature = max_new_tokens, temperature
         _ = self._remote.offers  # what is wrong with the server shows here, before the first answer
@@ -92,19 +94,21 @@ class Threads:
         careful = Careful(answerer, self.sampled)
         waiting, under_way = deque(jobs), set[Future[Done]]()
         failure: BaseException | None = None
+        threads = ThreadPoolExecutor(self.at_once, thread_name_prefix="seewhen-run")
         try:
-            with ThreadPoolExecutor(self.at_once, thread_name_prefix="seewhen-run") as threads:
-                while under_way or (waiting and failure is None and not stop.is_set()):
-                    while waiting and failure is None and len(under_way) < self.at_once and not stop.is_set():
-                        under_way.add(threads.submit(_timed, careful, waiting.popleft()))
-                    ended, under_way = wait(under_way, return_when=FIRST_COMPLETED)
-                    for each in ended:
-                        if each.exception() is None:
-                            yield each.result()
-                        else:
-                            failure = failure or each.exception()
+            while under_way or (waiting and failure is None and not stop.is_set()):
+                while waiting and failure is None and len(under_way) < self.at_once and not stop.is_set():
+                    under_way.add(threads.submit(_timed, careful, waiting.popleft()))
+                ended, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                for each in ended:
+                    if each.exception() is None:
+                        yield each.result()
+                    else:
+                        failure = failure or each.exception()
         finally:
+            # First this: after a second Ctrl-C the threads still wait for the server, and Python for them.
             answerer.close()
+            threads.shutdown(cancel_futures=True)
         if failure is not None:
             raise failure
 

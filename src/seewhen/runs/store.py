@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -193,8 +193,9 @@ class RunStore:
         return RunStore(path, records, samples, lock)
 
     @property
-    def done(self) -> frozenset[Key]:
-        return frozenset(self._records)
+    def done(self) -> Set[Key]:
+        """A view, not a copy: it is looked at for every answer."""
+        return self._records.keys()
 
     @property
     def records(self) -> tuple[Record, ...]:

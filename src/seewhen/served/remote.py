@@ -15,8 +15,9 @@ from seewhen.errors import InvalidInput, UnsupportedMode
 from seewhen.methods import method as make_method
 from seewhen.methods.confirm import Confirm
 from seewhen.methods.regular import MinP, Regular
+from seewhen.served.extras import checked_extras
 from seewhen.served.odds import Odds, odds_of
-from seewhen.served.offers import Offers, probe, request, user, with_log_probs
+from seewhen.served.offers import Ask, Offers, probe, request, user, with_log_probs
 from seewhen.served.pictures import image_part
 from seewhen.served.replies import Completion, Usage
 from seewhen.served.server import KEY, Meter, Patience, Server
@@ -65,7 +66,7 @@ def remote(
         raise InvalidInput(
             f"There is no such patience: {', '.join(patience)}.", "Use timeout, deadline, tries or at_once."
         ) from None
-    return Remote(Server(url, key_from, waiting), model, options or {})
+    return Remote(Server(url, key_from, waiting), model, checked_extras(options or {}))
 
 
 class Remote:
@@ -90,15 +91,27 @@ class Remote:
 
     def ask(self, requests: Sequence[Mapping[str, Any]], meter: Meter) -> list[Completion]:
         """The answers to requests, all at once."""
-        return self.server.ask([{"model": self.model, **self.options, **each} for each in requests], meter)
+        return self.server.ask(self.whole(requests), meter)
+
+    def whole(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Requests with the model's name and with what is added to each."""
+        return [{"model": self.model, **self.options, **each} for each in requests]
 
     @property
     def offers(self) -> Offers:
         """What the server offers."""
-        with self._probing:
-            if self._offers is None:
-                self._offers = probe(lambda requests: self.ask(requests, Meter()))
-            return self._offers
+        return self.found_out(lambda requests: self.ask(requests, Meter()))
+
+    def found_out(self, ask: Ask, seconds: float = -1) -> Offers:
+        """The same, found out by `ask`, or by another caller, who is waited for `seconds` (then TimeoutError)."""
+        if self._offers is None:
+            if not self._probing.acquire(timeout=seconds):
+                raise TimeoutError
+            try:
+                self._offers = self._offers or probe(ask)
+            finally:
+                self._probing.release()
+        return self._offers
 
     def asking(self) -> Offers:
         """The same, for whoever needs log-probabilities."""

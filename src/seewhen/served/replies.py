@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NotRequired
@@ -12,6 +13,7 @@ from typing_extensions import TypedDict
 from seewhen.reading import Count, Finite, check_form, parse_json
 
 _WHAT = "The server's answer"
+_SPACES = re.compile(r"\s*")
 _HINT = "Is this the address of an OpenAI-compatible server?"
 
 
@@ -122,11 +124,13 @@ def _pieces(text: str, tokens: Sequence[_Token]) -> tuple[Piece, ...]:
     Tokens that are not the text's (half characters, a stop string that was cut off) are left out.
     """
     pieces: list[Piece] = []
-    at = 0
+    at = word = 0  # where the rest of the text begins, and the first word of it
     for token in tokens:
-        bare = _plain(token["token"]).strip()
-        start = at + len(text[at:]) - len(text[at:].lstrip()) if bare else at
-        spelled = bare or _plain(token["token"])
+        plain = _plain(token["token"])
+        spelled = plain.strip() or plain
+        if word <= at:
+            word = _SPACES.match(text, at).end()  # type: ignore[union-attr]
+        start = word if plain.strip() else at
         if not spelled or not text.startswith(spelled, start):
             continue
         pieces.append(Piece(text[at : start + len(spelled)], min(token["logprob"], 0.0), _likeliest(token)))

@@ -12,12 +12,14 @@ import random
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from seewhen.errors import InvalidInput, MissingDependency, SeewhenError
+from seewhen.served.keys import checked_key, hidden, hidden_in_answer
 from seewhen.served.replies import Completion, Usage, read_reply
 
 if TYPE_CHECKING:
@@ -26,7 +28,10 @@ if TYPE_CHECKING:
 KEY = "OPENAI_API_KEY"
 _MOST_BYTES = 16 << 20  # of an answer
 _MOST_QUOTED = 300  # characters of a server's own words
-_LONGEST_WAIT = 60.0  # between two tries, whatever the server asks for
+_LONGEST_WAIT = 60.0  # between two tries, whatever the server asks for; up to half of it is added at random
+_TRIES_OF_NONSENSE = 2  # a slip passes, a wrong address does not
+_RIGHT = "Is this the address of an OpenAI-compatible server?"
+_CLOSING = 5.0  # seconds until what hangs is left alone
 
 
 class ServerFailed(SeewhenError):
@@ -35,10 +40,18 @@ class ServerFailed(SeewhenError):
     status: int | None = None
 
 
+class ServerLate(ServerFailed):
+    """A server that gave no answer in time."""
+
+
 class RequestRefused(InvalidInput):
     """A server that refuses this one request: too large, too long, an option it does not have."""
 
     status: int | None = None
+
+
+class Unreadable(InvalidInput):
+    """An answer to this one request that is none: not JSON, another form, too large."""
 
 
 class _Status(Exception):
@@ -89,11 +102,14 @@ class Server:
         self.url = checked_url(url)
         self.patience = patience or Patience()
         self.meter = Meter()  # of everything
-        self._key = os.environ.get(key_from, "").strip() if key is None else key
+        given = os.environ.get(key_from, "") if key is None else key
+        self._key = checked_key(given, key_from if key is None else "the request")
         if key_from != KEY and not self._key:
             raise InvalidInput(f"The environment has no key in {key_from}.", "Set it, or leave the name out.")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting = threading.Lock()
+        self._closed = False
+        self._under_way: set[Future[list[Completion]]] = set()
 
     def __repr__(self) -> str:
         return f"Server({self.url!r})"
@@ -101,28 +117,58 @@ class Server:
     def __reduce__(self) -> Any:
         raise TypeError("A server is not pickled: it holds a key.")
 
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits for an answer."""
+        return bool(self._under_way)
+
+    def start(self, requests: Sequence[Mapping[str, Any]], meter: Meter) -> Future[list[Completion]]:
+        """The answers to all requests, asked at once. The first failure, and cancelling, gives the others up."""
+        with self._starting:
+            if self._closed:
+                raise ServerFailed(f"The connections to {self.url} were closed.", "Make another `remote`.")
+            asked = asyncio.run_coroutine_threadsafe(self._ask(requests, meter), self._running())
+            self._under_way.add(asked)
+        asked.add_done_callback(self._under_way.discard)
+        return asked
+
     def ask(self, requests: Sequence[Mapping[str, Any]], meter: Meter) -> list[Completion]:
-        """The answers to all requests, asked at once; the first failure is raised and the others are given up."""
-        return asyncio.run_coroutine_threadsafe(self._ask(requests, meter), self._running()).result()
+        """The same, waited for."""
+        asked = self.start(requests, meter)
+        try:
+            return asked.result()
+        except CancelledError:
+            raise ServerFailed(f"The connections to {self.url} were closed.", "Ask again.") from None
+        finally:
+            asked.cancel()  # where Ctrl-C ended the waiting
 
     def close(self) -> None:
-        """Ends the connections."""
+        """Ends the connections, and gives up what is still asked."""
         with self._starting:
-            loop, self._loop = self._loop, None
+            loop, self._loop, self._closed = self._loop, None, True
         if loop is not None:
-            asyncio.run_coroutine_threadsafe(self._client.close(), loop).result(10)
+            with suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(self._end(), loop).result(2 * _CLOSING)
             loop.call_soon_threadsafe(loop.stop)
 
     # -- on the loop -----------------------------------------------------------------------------------------
 
     def _running(self) -> asyncio.AbstractEventLoop:
-        with self._starting:
-            if self._loop is None:
-                self._client = self._connected()
-                self._places = asyncio.Semaphore(self.patience.at_once)
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="seewhen-served", daemon=True).start()
-            return self._loop
+        if self._loop is None:
+            self._client = self._connected()
+            self._places = asyncio.Semaphore(self.patience.at_once)
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=_run, args=(self._loop,), name="seewhen-served", daemon=True).start()
+        return self._loop
+
+    async def _end(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others, timeout=_CLOSING)
+        await asyncio.wait_for(self._client.close(), _CLOSING)
+        await asyncio.sleep(0)  # a round of the loop in which sockets are closed
 
     def _connected(self) -> AsyncOpenAI:
         try:
@@ -157,16 +203,19 @@ class Server:
         for number in range(1, self.patience.tries + 1):
             async with self._places:
                 started = time.monotonic()
+                seconds = min(self.patience.timeout, self.patience.deadline - spent)
                 try:
-                    found = read_reply(await self._once(request, self.patience.deadline - spent, meter))
+                    body = await self._once(request, seconds, meter)
+                    found = read_reply(hidden_in_answer(body, self._key))
                 except Exception as error:
-                    failure, passing = self._understood(error)
-                    wait = _wait(number, error)
+                    cause = _cause(error)
+                    failure, tries = self._understood(cause, seconds)
+                    wait = _wait(number, cause)
                 else:
                     self._count(found.usage, meter)
                     return found
             spent += time.monotonic() - started + wait
-            if not passing or number == self.patience.tries or spent >= self.patience.deadline:
+            if number >= tries or spent >= self.patience.deadline:
                 raise failure
             await asyncio.sleep(wait)
         raise AssertionError("there is at least one try")
@@ -175,35 +224,40 @@ class Server:
         for each in (self.meter, meter):
             each.add(usage)
 
-    async def _once(self, request: Mapping[str, Any], left: float, meter: Meter) -> bytes:
+    async def _once(self, request: Mapping[str, Any], seconds: float, meter: Meter) -> bytes:
         known = {name: value for name, value in request.items() if name in ("model", "messages")}
         rest = {name: value for name, value in request.items() if name not in known}
         self._count(Usage(requests=1), meter)
-        async with asyncio.timeout(min(self.patience.timeout, left)):
+        async with asyncio.timeout(seconds):
             create = self._client.chat.completions.with_streaming_response.create
             async with create(**known, extra_body=rest) as response:
                 return await _bounded(response.iter_bytes())
 
-    def _understood(self, error: Exception) -> tuple[SeewhenError, bool]:
-        """The error in our own words, and whether it may pass."""
-        cause = error.__cause__ if isinstance(error.__cause__, _Status | _Nonsense) else error
+    def _understood(self, cause: BaseException, seconds: float) -> tuple[SeewhenError, int]:
+        """The error in our own words, and how often such a request is tried."""
+        most = self.patience.tries
         if isinstance(cause, _Status):
             failure, passing = self._refused(cause)
             failure.status = cause.status
-            return failure, passing
-        if isinstance(cause, InvalidInput):
-            return ServerFailed(f"{self.url}: {cause.message}", cause.hint), False
-        if isinstance(cause, _Nonsense):
-            return ServerFailed(f"{self.url}: {cause}", "Is this the address of the right server?"), False
-        if isinstance(cause, TimeoutError) or "Timeout" in type(cause).__name__:
-            seconds = f"{self.patience.timeout:g} seconds"
-            return ServerFailed(f"{self.url} gave no answer within {seconds}.", "Is it overloaded?"), True
-        reason = self._quoted(str(cause.__cause__ or cause) or type(cause).__name__)
-        return ServerFailed(f"{self.url} cannot be reached: {reason}", "Check the address."), True
+            return failure, most if passing else 1
+        if isinstance(cause, InvalidInput | _Nonsense):
+            said, hint = (cause.message, cause.hint) if isinstance(cause, InvalidInput) else (str(cause), _RIGHT)
+            return Unreadable(f"{self.url}: {self._quoted(said)}", hint), min(_TRIES_OF_NONSENSE, most)
+        kind = type(cause).__name__
+        if isinstance(cause, TimeoutError) or "Timeout" in kind:
+            told = f"{self.url} gave no answer within {seconds:.3g} seconds."
+            return ServerLate(told, "Is it overloaded? Ask for less at once, or give it more time."), most
+        reason = self._quoted(str(cause.__cause__ or cause) or kind)
+        if _broke_off(cause):
+            told = f"{self.url} broke off before its answer was whole: {_ended(reason)}"
+            return ServerFailed(told, "It may have been restarted: try again."), most
+        told = f"{self.url} cannot be reached: {_ended(reason)}"
+        return ServerFailed(told, "Check the address, and that a server runs there."), most
 
     def _refused(self, error: _Status) -> tuple[ServerFailed | RequestRefused, bool]:
+        """The same for a status, and whether it may pass."""
         status, said = error.status, self._quoted(error.body.decode("utf-8", "replace"))
-        told = f"{self.url} answered {status}: {said}"
+        told = _ended(f"{self.url} answered {status}: {said}" if said else f"{self.url} answered {status}")
         if 300 <= status < 400:
             where = self._quoted(error.headers.get("location", ""))
             told = f"{self.url} redirects to {where or 'nowhere'}."
@@ -213,13 +267,20 @@ class Server:
         if status == 404:
             return ServerFailed(told, "Check the address (…/v1) and the name of the served model."), False
         if status in (408, 409, 425, 429) or status >= 500:
-            return ServerFailed(told, "It may pass: try again later, or ask for less at once."), True
+            asked = _retry_after(error.headers.get("retry-after", ""))
+            later = f"in {asked:.0f} seconds, as it asks" if asked >= 1 else "later"
+            return ServerFailed(told, f"It may pass: try again {later}, or ask for less at once."), True
         return RequestRefused(told, "The server does not take this request."), False
 
     def _quoted(self, text: str) -> str:
         """A stranger's words: short, in one line, and never with our key in them."""
-        text = " ".join(text.replace(self._key, "[key]").split() if self._key else text.split())
+        text = " ".join(hidden(text, self._key).split())
         return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]} ..."
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
 
 
 async def _look_at(response: Any) -> None:
@@ -245,11 +306,34 @@ async def _bounded(chunks: Any) -> bytes:
     return bytes(body)
 
 
-def _wait(number: int, error: Exception) -> float:
+def _ended(text: str) -> str:
+    """With a full stop, as another sentence follows."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What is behind an error: the client wraps whatever is raised while it reads a response."""
+    behind: BaseException | None = error
+    while behind is not None:
+        if isinstance(behind, _Status | _Nonsense):
+            return behind
+        behind = behind.__cause__
+    return error
+
+
+def _broke_off(error: BaseException) -> bool:
+    """Whether there was a connection."""
+    behind: BaseException | None = error
+    while behind is not None:
+        if type(behind).__name__ in ("RemoteProtocolError", "ReadError", "WriteError"):
+            return True
+        behind = behind.__cause__
+    return False
+
+
+def _wait(number: int, cause: BaseException) -> float:
     """Seconds until the next try: what the server asks for, else twice as long each time, and never in step."""
-    asked = 0.0
-    if isinstance(error.__cause__, _Status):
-        asked = _retry_after(error.__cause__.headers.get("retry-after", ""))
+    asked = _retry_after(cause.headers.get("retry-after", "")) if isinstance(cause, _Status) else 0.0
     return min(asked or 0.25 * 2**number, _LONGEST_WAIT) * random.uniform(1.0, 1.5)
 
 

@@ -9,7 +9,7 @@ import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import CancelledError, Executor, Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from seewhen.methods.confirm import Confirm
 from seewhen.served.offers import Offers
 from seewhen.served.remote import Remote, Written, images_of
 from seewhen.served.replies import Completion
-from seewhen.served.server import Meter, RequestRefused, ServerFailed
+from seewhen.served.server import Meter, RequestRefused, ServerFailed, ServerLate, Unreadable
 from seewhen.server.choosing import choose
 from seewhen.server.completing import ChatReply
 from seewhen.server.failures import ApiError, internal
@@ -65,6 +65,10 @@ _ALONG = {
     "safety_identifier",
     "prompt_cache_key",
 }
+# Of these: what makes another answer to the same question, so that what was found out with one is no other's.
+SHAPING = {"chat_template_kwargs", "mm_processor_kwargs", "add_special_tokens"}
+# And what would hide that an answer goes on as it did before.
+_PENALTIES = {"frequency_penalty", "presence_penalty", "repetition_penalty"}
 
 _NAME = re.compile(r"\w{1,40}", re.ASCII)
 
@@ -197,19 +201,46 @@ class Watched(Remote):
     """A served model for one answer, which ends when nobody waits for it or its time is over."""
 
     def __init__(self, known: Remote, along: Mapping[str, Any], deadline: float) -> None:
-        super().__init__(known.server, known.model, along)
-        self._known, self._deadline, self.given_up = known, deadline, threading.Event()
+        super().__init__(known.server, known.model, {**known.options, **along})
+        self._known, self._deadline = known, deadline
+        self._lock, self._given_up = threading.Lock(), False
+        self._asked: Future[list[Completion]] | None = None
+
+    def give_up(self) -> None:
+        """Also what is being asked."""
+        with self._lock:
+            self._given_up, asked = True, self._asked
+        if asked is not None:
+            asked.cancel()
 
     @property
     def offers(self) -> Offers:
-        """Found out once for all answers."""
-        return self._known.offers
+        """Found out once for all answers, within the time of whoever is first."""
+        try:
+            return self._known.found_out(self._probe, max(self._deadline - time.monotonic(), 0))
+        except TimeoutError:
+            raise GivenUp from None
 
     def ask(self, requests: Sequence[Mapping[str, Any]], meter: Meter) -> list[Completion]:
-        """Unless it is too late."""
-        if self.given_up.is_set() or time.monotonic() > self._deadline:
-            raise GivenUp
-        return super().ask(requests, meter)
+        """Unless it is, or gets, too late."""
+        return self._within(self.whole(requests), meter)
+
+    def _probe(self, requests: Sequence[Mapping[str, Any]]) -> list[Completion]:
+        plain = [{k: v for k, v in each.items() if k not in _PENALTIES} for each in self.whole(requests)]
+        return self._within(plain, Meter())
+
+    def _within(self, requests: Sequence[Mapping[str, Any]], meter: Meter) -> list[Completion]:
+        left = self._deadline - time.monotonic()
+        with self._lock:
+            if self._given_up or left <= 0:
+                raise GivenUp
+            asked = self._asked = self.server.start(requests, meter)
+        try:
+            return asked.result(left)
+        except (CancelledError, TimeoutError):
+            raise GivenUp from None
+        finally:
+            asked.cancel()
 
 
 class Confirmation(ChatReply):
@@ -247,7 +278,7 @@ class Confirmation(ChatReply):
         self.settings.metrics.first_token(time.monotonic() - self._began)
 
     def _stop(self, job: Job) -> None:
-        self._remote.given_up.set()
+        self._remote.give_up()
 
     def _write(self) -> None:
         """In a thread of its own."""
@@ -258,7 +289,7 @@ class Confirmation(ChatReply):
             post(self._finished(found))
             post(Done(found.notes))
         except GivenUp:
-            post(Failed(ApiError(504, "upstream_too_slow", "The answer took too long.", "Ask for less.")))
+            post(Failed(_late()))
         except SeewhenError as error:
             post(Failed(self._failure(error)))
         except Exception:
@@ -287,9 +318,17 @@ class Confirmation(ChatReply):
         """In words for the client: without the other server's address."""
         message = error.message.replace(self._remote.server.url, "The upstream server")
         log.info("%s: %s", self.id, message)
+        if isinstance(error, ServerLate):
+            return _late()
+        if isinstance(error, Unreadable):
+            return ApiError(502, "upstream_failed", message)
         if not isinstance(error, ServerFailed | RequestRefused):  # no log-probabilities, another language
             return ApiError(400, "cannot_confirm", message, 'Send "seewhen": {"method": "regular"} to do without.')
         if error.status is not None and 300 <= error.status < 400:
             message = "The upstream server redirects, which is not followed."
         status = error.status if error.status is not None and 400 <= error.status < 500 else 502
         return ApiError(status, "upstream_failed" if status == 502 else "upstream_refused", message)
+
+
+def _late() -> ApiError:
+    return ApiError(504, "upstream_too_slow", "The answer took too long.", "Ask for less.")

@@ -6,11 +6,13 @@ Answers about images are confirmed on the way; everything else under /v1/ passes
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
@@ -20,7 +22,7 @@ from seewhen.methods.confirm import Confirm
 from seewhen.served.remote import Remote
 from seewhen.served.server import Patience, Server, checked_url
 from seewhen.server import replies
-from seewhen.server.confirming import Confirmation, Passing, understood
+from seewhen.server.confirming import SHAPING, Confirmation, Passing, understood
 from seewhen.server.failures import ApiError
 from seewhen.server.guard import Guard
 from seewhen.server.metrics import CONTENT_TYPE
@@ -37,27 +39,33 @@ _CHAT = f"{PREFIX}chat/completions"
 class Known:
     """The served models that were asked for; what each offers is found out once."""
 
-    def __init__(self, url: str, settings: Settings) -> None:
+    def __init__(self, url: str, settings: Settings, extras: Mapping[str, Any] | None = None) -> None:
         wall = float(settings.limits.wall_seconds)
-        self._url, self._lock = url, threading.Lock()
+        self._url, self._lock, self._extras = url, threading.Lock(), dict(extras or {})
         self._patience = Patience(wall, wall, _TRIES, max(settings.limits.queue, 1))
         self._servers: OrderedDict[str, Server] = OrderedDict()  # by key: one, unless clients bring their own
-        self._remotes: OrderedDict[tuple[str, str], Remote] = OrderedDict()
+        self._remotes: OrderedDict[tuple[str, str, str], Remote] = OrderedDict()
 
-    def remote(self, model: str, key: str) -> Remote:
-        """The model of this name for whoever has this key."""
+    def remote(self, model: str, key: str, shaping: Mapping[str, Any] | None = None) -> Remote:
+        """The model of this name for whoever has this key, asked with these options."""
+        name = (model, key, json.dumps(shaping or {}, sort_keys=True))
         with self._lock:
             server = self._servers.pop(key, None) or Server(self._url, patience=self._patience, key=key)
             self._servers[key] = server
-            if len(self._servers) > _KEPT:
-                self._servers.popitem(last=False)[1].close()
-            remote = self._remotes.pop((model, key), None)
+            self._forget_servers()
+            remote = self._remotes.pop(name, None)
             if remote is None or remote.server is not server:
-                remote = Remote(server, model, {})
-            self._remotes[model, key] = remote
+                remote = Remote(server, model, self._extras)
+            self._remotes[name] = remote
             if len(self._remotes) > _KEPT:
                 self._remotes.popitem(last=False)
             return remote
+
+    def _forget_servers(self) -> None:
+        """The oldest ones, but for those that somebody waits for."""
+        idle = [key for key, server in self._servers.items() if not server.busy][:-1]
+        for key in idle[: max(len(self._servers) - _KEPT, 0)]:
+            self._servers.pop(key).close()
 
     def close(self) -> None:
         """Ends all connections."""
@@ -65,23 +73,27 @@ class Known:
             server.close()
 
 
-def create_proxy(url: str, key: str | None, settings: Settings) -> Guard:
-    """The guarded application in front of the server at `url`, whose key is `key`."""
+def create_proxy(url: str, key: str | None, settings: Settings, extras: Mapping[str, Any] | None = None) -> Guard:
+    """The guarded application in front of the server at `url`, whose key is `key`.
+
+    `extras` go along with every request of our own; what passes as it is stays as it is.
+    """
     if not isinstance(settings.method, Confirm) and settings.method.name != "regular":
         raise InvalidInput(
             f"{settings.method.name} works inside a model, and --upstream has none.", "Use confirm or regular."
         )
     url = checked_url(url)
-    upstream, known = Upstream(url, key, settings), Known(url, settings)
-    workers = ThreadPoolExecutor(min(settings.limits.requests, 64), thread_name_prefix="seewhen-confirm")
+    upstream, known = Upstream(url, key, settings), Known(url, settings, extras)
+    # One for each request: who waited for a thread would not hear that the time is over.
+    workers = ThreadPoolExecutor(settings.limits.requests, thread_name_prefix="seewhen-confirm")
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         upstream.start()
         yield
         await upstream.close()
+        await asyncio.to_thread(known.close)  # what is still asked is given up, so that the threads end
         await asyncio.to_thread(workers.shutdown, True, cancel_futures=True)
-        await asyncio.to_thread(known.close)
         await settings.darkroom.close()
 
     app = FastAPI(title="seewhen", lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
@@ -108,7 +120,8 @@ def create_proxy(url: str, key: str | None, settings: Settings) -> Guard:
         asked = await asyncio.to_thread(understood, body, settings)  # a body may be large
         if isinstance(asked, Passing):
             return await upstream.passed(request, asked.body, asked.why)
-        remote = known.remote(asked.model, upstream.key(request.headers) or "")
+        shaping = {name: value for name, value in asked.along.items() if name in SHAPING}
+        remote = known.remote(asked.model, upstream.key(request.headers) or "", shaping)
         return await respond(request, Confirmation(asked, remote, workers, settings, request.state.request_id))
 
     return Guard(app, settings)

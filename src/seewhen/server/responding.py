@@ -29,7 +29,7 @@ async def json_body(request: Request) -> bytes:
 
 async def respond(request: Request, completion: Pending) -> Response:
     """Wait for the answer, and give up with the client."""
-    gone = asyncio.create_task(_disconnected(request))
+    gone = asyncio.create_task(disconnected(request))
     try:
         await _first(completion.prepare(), gone, completion)
         await _first(completion.started(), gone, completion)
@@ -47,7 +47,8 @@ async def respond(request: Request, completion: Pending) -> Response:
             await gone
 
 
-async def _disconnected(request: Request) -> None:
+async def disconnected(request: Request) -> None:
+    """Returns when the client is gone."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 from urllib.parse import unquote
@@ -16,8 +16,10 @@ from urllib.parse import unquote
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
-from seewhen.errors import MissingDependency
-from seewhen.server.failures import ApiError
+from seewhen.errors import InvalidInput, MissingDependency
+from seewhen.served.keys import checked_key
+from seewhen.server.failures import ApiError, client_gone
+from seewhen.server.responding import disconnected
 from seewhen.server.settings import Settings
 
 log = logging.getLogger("seewhen.server")
@@ -67,7 +69,6 @@ class Upstream:
         self._client = openai.DefaultAsyncHttpxClient(
             follow_redirects=False,
             timeout=self._settings.limits.wall_seconds,
-            trust_env=False,
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # one client's are not another's
         )
 
@@ -80,19 +81,26 @@ class Upstream:
         if self._key is not None or self._settings.key is not None:
             return self._key
         kind, _, given = headers.get("authorization", "").partition(" ")
-        return given.strip() if kind.lower() == "bearer" and given.strip() else None
+        try:
+            key = checked_key(given, "the request")
+        except InvalidInput as error:
+            raise ApiError(401, "invalid_key", error.message, error.hint) from None
+        return key if kind.lower() == "bearer" and key else None
 
     async def passed(self, request: Request, body: bytes, why: str = "") -> Response:
         """The other server's answer to a request as it is. `why` it was not confirmed goes into a header."""
-        deadline = asyncio.get_running_loop().time() + self._settings.limits.wall_seconds
+        wall = self._settings.limits.wall_seconds
+        deadline = asyncio.get_running_loop().time() + wall
         asked = self._client.build_request(
             request.method, self._target(request), headers=self._headers(request), content=body
         )
         try:
-            async with asyncio.timeout_at(deadline):
-                answer = await self._client.send(asked, stream=True)
+            answer = await _unless_gone(request, self._client.send(asked, stream=True), wall)
         except TimeoutError:
             raise _late() from None
+        except ApiError:
+            self._settings.metrics.cancelled()
+            raise
         except Exception as error:
             if "Timeout" in type(error).__name__:
                 raise _late() from None
@@ -137,6 +145,20 @@ class Upstream:
             sent.append((b"accept-encoding", b"identity"))
         key = self.key(request.headers)
         return sent if key is None else [*sent, (b"authorization", f"Bearer {key}".encode())]
+
+
+async def _unless_gone(request: Request, sending: Coroutine[Any, Any, Any], seconds: float) -> Any:
+    """What comes of `sending`, which ends when the client goes or the time is over."""
+    gone, answer = asyncio.create_task(disconnected(request)), asyncio.create_task(sending)
+    try:
+        await asyncio.wait({gone, answer}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            return answer.result()
+        raise client_gone() if gone.done() else TimeoutError
+    finally:
+        for task in (gone, answer):
+            task.cancel()
+        await asyncio.gather(gone, answer, return_exceptions=True)
 
 
 def _of_the_connection(headers: Mapping[str, str]) -> set[str]:
