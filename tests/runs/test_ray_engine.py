@@ -29,7 +29,8 @@ pytestmark = [
 
 _NO_CLUSTER = """
 import threading, toy
-from seewhen.runs.ray_engine import RayPool
+from seewhen.runs.work import cut_jobs
+from seewhen.runs.ray_engine import RayPool, RayUnreachable
 try:
     jobs = list(cut_jobs(toy.questions(1, 1), (0,), 1))
     list(RayPool(toy.maker(), True, address="127.0.0.1:1").run(jobs, threading.Event()))
