@@ -8,7 +8,9 @@ import pytest
 
 import seewhen
 from runs.tiny_checkpoint import write
+from seewhen.runs.tried import Asked
 from seewhen.scenes import render, sample
+from seewhen.showing.viewer.tried import _title
 from showing.viewer.axe import violations
 from showing.viewer.browser import Browser
 from showing.viewer.test_browser import CONTRAST
@@ -110,3 +112,10 @@ def test_nothing_for_axe_to_find(browser: Browser, tried: seewhen.Tryout, phone:
     browser.open(tried.page, width=390 if phone else 1280, height=844, dark=phone, phone=phone)
     browser.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     assert violations(browser) == []
+
+
+@pytest.mark.parametrize(("verdict", "odds", "said"), [("denied", 0.4, "yes, +0.4"), ("confirmed", -0.3, "no, -0.3")])
+def test_what_the_model_said_is_told_by_its_odds(verdict: str, odds: float, said: str) -> None:
+    """A fitted verdict, or a threshold, may deny what the model says yes to, and the other way round."""
+    told = _title(Asked("cat", verdict, odds, 0.2))
+    assert told == f"cat: {verdict}, 20 % likely to be there; asked, it said {said}"

@@ -152,4 +152,7 @@ class _Marks:
 def _title(asked: Asked | None) -> str:
     if asked is None or asked.probability is None:
         return ""
-    return f"{asked.object}: {asked.verdict} when asked ({100 * asked.probability:.0f} %)"
+    likely = f"{100 * asked.probability:.0f} % likely to be there"
+    # A fitted verdict may deny what the model says yes to: the odds say which it was.
+    said = "" if asked.odds is None else f"; asked, it said {'no' if asked.odds < 0 else 'yes'}, {asked.odds:+.1f}"
+    return f"{asked.object}: {asked.verdict}, {likely}{said}"
