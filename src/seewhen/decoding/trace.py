@@ -83,6 +83,7 @@ class Trace:
         entropy_base: float = math.e,
         beam_indices: Tensor | None = None,
         passes: Tensor | None = None,
+        padding: int | None = None,
     ) -> Trace:
         """Bring the recorded buffers of `sequence` to the host. `tokens` (rows, steps).
 
@@ -112,7 +113,7 @@ class Trace:
             softmax_layers=sequence.backbone.softmax_layers,
             tilted_layers=_tilted_layers(sequence),
             prompt_length=sequence.prompt_length - sequence.widened,
-            lengths=tuple(_length(row, eos) for row in tokens.tolist()),
+            lengths=tuple(answer_length(row, eos, padding) for row in tokens.tolist()),
             tokens=tokens.T.cpu().contiguous(),
             tensors=tensors,
             image_tokens=tuple(image_tokens.tolist()),
@@ -242,11 +243,16 @@ class Trace:
         return cls(**stored_trace.load(path))
 
 
-def _length(tokens: list[int], eos: frozenset[int]) -> int:
+def answer_length(tokens: list[int], ends: frozenset[int], padding: int | None = None) -> int:
+    """Up to and with the token that ends the answer. One that a method ended (`confirm` does, before a sentence it
+    takes back) has no such token: it goes up to the padding beside longer answers of the batch."""
     for index, token in enumerate(tokens):
-        if token in eos:
+        if token in ends:
             return index + 1
-    return len(tokens)
+    length = len(tokens)
+    while length and tokens[length - 1] == padding:
+        length -= 1
+    return length
 
 
 def _tilted_layers(sequence: Sequence) -> tuple[int, ...]:

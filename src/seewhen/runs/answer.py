@@ -92,7 +92,7 @@ class ModelAnswerer:
         if batch.trace is None:
             return facts
         if self._tilts:
-            facts["fired"] = round(batch.trace.fired_tokens()[row] / len(batch.answers[row].tokens), 4)
+            facts["fired"] = round(batch.trace.fired_tokens()[row] / max(len(batch.answers[row].tokens), 1), 4)
         told = batch.trace.told[row] if row < len(batch.trace.told) else {}
         if "taken_back" in told:
             facts |= {"asked": told["asked"], "taken_back": len(told["taken_back"])}
