@@ -131,13 +131,16 @@ def test_what_the_asker_knows(loaded: Any, tmp_path: Path) -> None:
     pad = next(token for token in range(50) if token not in asker.ends)
     asker.tokenizer.pad_token_id, kept = pad, asker.tokenizer.pad_token_id
     try:  # one that a method ended stands beside longer ones, with no token that ends it
-        assert asker.new_tokens(torch.tensor([[9, 8, pad, pad], [9, pad, 8, 7]]), prompt) == [[9, 8], [9, pad, 8, 7]]
+        assert asker.new_tokens(torch.tensor([[9, 8, pad, pad], [9, pad, 8, 7]]), prompt) == [
+            [9, 8],
+            [9, pad, 8, 7],
+        ]
     finally:
         asker.tokenizer.pad_token_id = kept
 
 
 def test_an_answer_that_a_method_ended_is_as_long_in_a_batch_as_alone() -> None:
-    """What is taken back leaves it shorter than its neighbours, without a token that ends it: padding is no token."""
+    """What is taken back leaves it shorter than its neighbours, with no token that ends it: padding is none."""
     asker, options = Asker(seewhen.load()), {"max_new_tokens": 48, "do_sample": False}
     scenes = dataset("shifted", 5)[2:]
     questions = [Question(asker.prompt(DESCRIBE), (render(scene),)) for scene in scenes]

@@ -83,8 +83,8 @@ class Asker:
         return model_inputs(self.model, self.processor, pictures, [question.prompt for question in questions])
 
     def new_tokens(self, output: Any, prompt: Tensor, ends: frozenset[int] | None = None) -> list[list[int]]:
-        """The answers' tokens up to and with the one that ends each, without padding. Most models return the prompt
-        before them."""
+        """The answers' tokens up to and with the one that ends each, without padding. Most models return the
+        prompt before them."""
         ids = output if isinstance(output, Tensor) else output.sequences
         length = prompt.shape[1]
         repeated = prompt.repeat_interleave(max(len(ids) // len(prompt), 1), dim=0).to(ids.device)

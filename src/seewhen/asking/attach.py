@@ -292,7 +292,9 @@ def _keep_trace(handle: Handle, call: Call, output: Any) -> None:
     complete = functools.partial(recalled, backbone=session.backbone, inputs=inputs)
 
     def make() -> Trace:
-        trace = Trace.of(*facts, passes=call.steps, padding=padding).with_grids(image_grids(session.backbone, inputs, returned))
+        trace = Trace.of(*facts, passes=call.steps, padding=padding).with_grids(
+            image_grids(session.backbone, inputs, returned)
+        )
         does = placed(session.method, session.parts, sequence)
         return dataclasses.replace(trace, told=tuple(call.told), does=does, completing=complete)
 

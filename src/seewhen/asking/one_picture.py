@@ -92,7 +92,7 @@ class PictureQuestion:
         return options | {"pad_token_id": self.asker.tokenizer.pad_token_id}, notes
 
     def costs(self, methods: Sequence[Method]) -> list[Cost]:
-        """Milliseconds per token of the answer, prefill included, beside regular decoding: the fastest of some rounds.
+        """Milliseconds per token of the answer, prefill included, beside regular decoding: the fastest of rounds.
 
         Of whole answers: a method that takes sentences back does so at their end, and its steps for what was never
         said are part of the price. Without the full trace, which is for looking and costs time of its own.

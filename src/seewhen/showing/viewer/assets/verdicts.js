@@ -11,17 +11,20 @@ function judgedBy({ odds, probability }) {
 
 function verdictNote(said) {
   if (said.verdict === "not asked") return `names “${said.object}”, not asked about`;
-  return `“${said.object}” is ${said.verdict}: ${judgedBy(said)}`;
+  // A method that asks judges while it writes; what was asked afterwards may differ.
+  const own = said.own ? `; while it wrote: ${said.own.verdict}, ${percent(said.own.probability)} likely` : "";
+  return `“${said.object}” is ${said.verdict}: ${judgedBy(said)}${own}`;
 }
 
-// A denied word is struck; of an object named by two words, the small mark stands after the second.
+// A denied word is struck, a small mark says what the model said; of an object named by two words it stands after
+// the second.
 function verdictMark(span, word, next) {
-  const { object, verdict } = word.asked;
+  const { object, verdict, odds } = word.asked;
   if (verdict === "not asked") return;
   span.classList.add("asked");
   span.classList.toggle("denied", verdict === "denied");
   if (!(next && next.asked && next.asked.object === object)) {
-    span.append(element("span", { class: verdict === "denied" ? "said-no" : "said-yes", "aria-hidden": "true" }));
+    span.append(element("span", { class: odds < 0 ? "said-no" : "said-yes", "aria-hidden": "true" }));
   }
 }
 
@@ -64,9 +67,10 @@ function unfoldAll(number) {
 
 function legendOfVerdicts(entry) {
   const asked = DATA.answers.filter((answer) => answer.asked);
-  if (!asked.length) return;
-  entry("word", "said-yes", "asked about, confirmed");
-  if (asked.some((answer) => answer.words.some(isDenied))) entry("word", "denied said-no", "asked about, denied");
+  const some = (test) => asked.some((answer) => answer.words.some((word) => word.asked && word.asked.verdict !== "not asked" && test(word.asked)));
+  if (some((said) => said.odds >= 0)) entry("word", "said-yes", "asked, it said yes");
+  if (some((said) => said.odds < 0)) entry("word", "said-no", "asked, it said no");
+  if (some((said) => said.verdict === "denied")) entry("word", "denied", "denied");
   if (asked.some((answer) => answer.asked.taken_back.length)) entry("↩", "", "taken back: open it");
 }
 
