@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from seewhen.benchmarks import SCENES
 from seewhen.cli.options import LoadingFlags, ModelFlags, ServerFlags
 from seewhen.errors import InvalidInput
 
@@ -43,7 +44,9 @@ class AskFlags:
         str | None,
         typer.Option("--similarity", help="AMBER: related (the default), or spacy (word vectors, as published)."),
     ] = None
-    scenes: Annotated[int, typer.Option("--scenes", help="How many packaged scenes.")] = 500
+    scenes: Annotated[int | None, typer.Option("--scenes", help="How many packaged scenes; 500 unless given.")] = (
+        None
+    )
     limit: Annotated[
         int | None, typer.Option("--limit", help="Only the first N samples (those of one image come together).")
     ] = None
@@ -110,7 +113,14 @@ def ask_of(bench: str, asked: AskFlags, model: RunModelFlags) -> Ask:
     if isinstance(model, ServedRunFlags) and (served := model.remote()):
         how |= {"model": served.model, "server": served.server.url}
         how |= {"key_from": model.key_from, "at_once": model.at_once}
-    return Ask(bench, **{"model": model.model, **how, **asdict(asked)})
+    given = asdict(asked)
+    if given["scenes"] is None:
+        del given["scenes"]
+    elif given["data"] != SCENES:
+        raise InvalidInput(
+            "--scenes counts packaged scenes, and --data names files.", "Leave one out; --limit takes the first N."
+        )
+    return Ask(bench, **{"model": model.model, **how, **given})
 
 
 def machine_of(machine: MachineFlags, model: RunModelFlags) -> Machine:

@@ -97,6 +97,10 @@ def serve(
     loading.loading()
     if upstream is not None and model:
         raise InvalidInput("--upstream serves no model of its own.", "Leave --model out.")
+    if upstream is not None:
+        from seewhen.served.server import checked_url
+
+        checked_url(upstream)
     names = {} if upstream is not None else model_names(model or ["packaged"])
     for path in names.values():
         check_name(path, loading.revision)
