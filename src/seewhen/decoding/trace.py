@@ -201,7 +201,7 @@ class Trace:
         total = sum(self.lengths)
         rows = f"{self.rows} row{'s' * (self.rows != 1)}"
         first = f"{name_in(self.method)}: {total} token{'s' * (total != 1)} in {rows}"
-        return "\n".join([first, *self.does, *_counted(self)])
+        return "\n".join([first, *self.does, *(_counted(self) or _uncounted(self))])
 
     def page(self, path: str | Path, *, image: Any = None) -> Path:
         """Write one self-contained HTML page: each word, how sure the model was, and where it looked.
@@ -220,7 +220,8 @@ class Trace:
 
     def __repr__(self) -> str:
         counts = f"{sum(self.lengths)} tokens in {self.rows} row{'s' * (self.rows != 1)}"
-        return f"Trace({name_in(self.method)}, {counts}, {self.level}: {', '.join(self.tensors)})"
+        kept = f": {', '.join(self.tensors)}" if self.tensors else ""
+        return f"Trace({name_in(self.method)}, {counts}, {self.level}{kept})"
 
     def save(self, path: str | Path) -> Path:
         """Write `path`.json and `path`.safetensors, each whole or not at all; `seewhen view` shows them.
@@ -262,11 +263,19 @@ def _tilted_layers(sequence: Sequence) -> tuple[int, ...]:
     return tuple(sorted(layers))
 
 
-def _counted(trace: Trace) -> Iterator[str]:
+def _uncounted(trace: Trace) -> list[str]:
+    """Some methods act all the time, and nothing of it can be counted in one answer."""
+    idle = not trace.does or trace.does in ((telling.PASSED,), (telling.UNCHANGED,))
+    return [] if idle else ["how often that changed a token is not counted: regular decoding's answer beside it tells"]
+
+
+def _counted(trace: Trace) -> list[str]:
     """What was counted, a line each."""
+    return [] if trace.does == (telling.PASSED,) else list(_counts(trace))
+
+
+def _counts(trace: Trace) -> Iterator[str]:
     total = sum(trace.lengths)
-    if trace.does == (telling.PASSED,):
-        return
     if "gate" in trace.tensors:
         yield from _fired(trace, total)
     if "changed" in trace.tensors:
