@@ -266,11 +266,7 @@ def _tilted_layers(sequence: Sequence) -> tuple[int, ...]:
 def _uncounted(trace: Trace) -> list[str]:
     """Some methods act all the time, and nothing of it can be counted in one answer."""
     idle = not trace.does or trace.does in ((telling.PASSED,), (telling.UNCHANGED,))
-    return (
-        []
-        if idle
-        else ["how often that changed a token is not counted: compare with regular decoding"]
-    )
+    return [] if idle else ["how often that changed a token is not counted: compare with regular decoding"]
 
 
 def _counted(trace: Trace) -> list[str]:
