@@ -121,6 +121,7 @@ def test_a_photograph_for_the_packaged_model(browser: Browser, server: Running) 
     browser.run(f"made(300, 200).then((data) => {PASTE})")
     browser.wait("!at('foreign').hidden")
     told = browser.run("at('foreign').innerText")
+    assert browser.run("at('foreign').offsetHeight") <= 80, "a hint, not the largest thing on the page"
     assert "only knows drawn scenes" in told and "seewhen serve --model photo" in told
     assert browser.run("at('use-photo').hidden") and violations(browser) == []
     browser.run("document.querySelector('#scenes button').click()")
