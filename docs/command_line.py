@@ -44,7 +44,7 @@ def _write(name: str, command: Any, parts: list[str]) -> None:
     rows = [(f"`{p.name.upper()}`", p, "") for p in arguments]
     rows += [(" ".join(f"`{o}`" for o in (*p.opts, *p.secondary_opts)), p, _default(p)) for p in options]
     if rows:
-        parts += ["| | | |", "|---|---|---|"]
+        parts += ["| option | what it says | default |", "|---|---|---|"]
         parts += [f"| {shown} | {_cell(p.help or '')} | {default} |" for shown, p, default in rows]
         parts.append("")
 

@@ -85,9 +85,9 @@ def split(lines: Iterable[str]) -> list[list[str]]:
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
-def commands(page: str) -> list[list[str]]:
-    """The lines of a page's shell blocks and indented examples, split as a shell does."""
-    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+def commands(page: str, until: str | None = None) -> list[list[str]]:
+    """The lines of a page's shell blocks and indented examples, split as a shell does; up to a heading."""
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").split(until or "\0")[0]
     blocks = "".join(re.findall(r"^```sh\n(.*?)^```", text, re.S | re.M)).replace("\\\n", " ")
     return split([*blocks.splitlines(), *re.findall(r"^ {4,}(seewhen .*)", text, re.M)])
 
@@ -168,6 +168,19 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write(name: str, records: Iterable[object]) -> None:
     Path(name).write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+@pytest.mark.parametrize(("page", "until"), [("index", "## Where to go"), ("quickstart", "## Your own picture")])
+def test_the_first_commands_need_nothing_but_the_package(
+    page: str, until: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Ran]
+) -> None:
+    """In an empty folder, in their order."""
+    monkeypatch.chdir(tmp_path)
+    first = [arguments for program, *arguments in commands(page, until) if program == "seewhen"]
+    assert first
+    for arguments in first:
+        done = run(*small(arguments))
+        assert done.code == 0, f"{arguments}: {done.err}"
 
 
 @pytest.mark.slow

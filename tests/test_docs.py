@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/**/*.md")])
 # Pages whose Python needs nothing but the package.
 _PAGES = ("confirm", "index", "quickstart", "scenes", "script", "speed", "try")
+FIRST = tuple(f"docs/{name}.md" for name in ("index", "quickstart", "script", "try"))  # run in an empty folder
 RUNNABLE = tuple(f"docs/{name}.md" for name in _PAGES)
 
 
@@ -24,12 +25,44 @@ def test_python_runs(name, tmp_path, monkeypatch):
     from seewhen.scenes import dataset, render
 
     monkeypatch.chdir(tmp_path)
-    render(dataset("shifted", 4)[3]).save(tmp_path / "scene.png")  # `seewhen scenes render`
+    if name not in FIRST:
+        render(dataset("shifted", 4)[3]).save(tmp_path / "scene.png")  # `seewhen scenes render`
     found = blocks(ROOT / name, "python")
     assert found
     names: dict[str, object] = {}  # the blocks of a page are one script
     for code in found:
         exec(compile(code, name, "exec"), names)
+
+
+def test_python_of_the_readme_gives_a_page_with_maps(tmp_path, monkeypatch):
+    """`model` and `inputs` are the reader's own, as any script of transformers makes them."""
+    from PIL import Image
+
+    import seewhen
+    from seewhen.scenes import dataset, render
+    from showing.viewer.page_data import payload_of
+
+    monkeypatch.chdir(tmp_path)
+    render(dataset("shifted", 4)[3]).save("photo.jpg")
+    model, processor = seewhen.load()
+    text = [{"type": "image"}, {"type": "text", "text": "Please describe this image in detail."}]
+    prompt = processor.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True)
+    inputs = processor(images=Image.open("photo.jpg"), text=prompt, return_tensors="pt")
+    (code,) = blocks(ROOT / "README.md", "python")
+    exec(compile(code, "README.md", "exec"), {"model": model, "inputs": {**inputs, "max_new_tokens": 8}})
+    (answer,) = payload_of(tmp_path / "page.html")["answers"]
+    assert answer["words"] and all(each["bytes"] for each in answer["maps"]["relevance"])
+    assert answer["maps"]["before"] and answer["maps"]["entropy"]
+
+
+def test_tests_that_pages_name_are_there():
+    named = {
+        (page.name, file)
+        for page in PAGES
+        if page.name != "CHANGELOG.md"  # tells of what was, too
+        for file in re.findall(r"`(tests/[\w/]+\.py)", page.read_text(encoding="utf-8"))
+    }
+    assert named and not [each for each in named if not (ROOT / each[1]).is_file()]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

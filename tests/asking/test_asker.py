@@ -14,6 +14,7 @@ import seewhen
 from runs.tiny_checkpoint import write
 from seewhen.asking.asker import Asker, Question
 from seewhen.asking.memory import Halving
+from seewhen.asking.options import DESCRIBE
 from seewhen.errors import SeewhenError
 from seewhen.scenes import dataset, render
 
@@ -127,6 +128,28 @@ def test_what_the_asker_knows(loaded: Any, tmp_path: Path) -> None:
     end = min(asker.ends)
     output = torch.tensor([[5, 6, 7, 9, end, 3]])
     assert asker.new_tokens(output, prompt) == [[9, end]] == asker.new_tokens(output[:, 3:], prompt)
+    pad = next(token for token in range(50) if token not in asker.ends)
+    asker.tokenizer.pad_token_id, kept = pad, asker.tokenizer.pad_token_id
+    try:  # one that a method ended stands beside longer ones, with no token that ends it
+        assert asker.new_tokens(torch.tensor([[9, 8, pad, pad], [9, pad, 8, 7]]), prompt) == [
+            [9, 8],
+            [9, pad, 8, 7],
+        ]
+    finally:
+        asker.tokenizer.pad_token_id = kept
+
+
+def test_an_answer_that_a_method_ended_is_as_long_in_a_batch_as_alone() -> None:
+    """What is taken back leaves it shorter than its neighbours, with no token that ends it: padding is none."""
+    asker, options = Asker(seewhen.load()), {"max_new_tokens": 48, "do_sample": False}
+    scenes = dataset("shifted", 5)[2:]
+    questions = [Question(asker.prompt(DESCRIBE), (render(scene),)) for scene in scenes]
+    with asker.attached("confirm:coco:threshold=1:on_denied=stop") as attached:
+        (batch,) = attached.answer(questions, options)
+        alone = [attached.answer([each], options)[0].answers[0] for each in questions]
+    assert [answer.tokens for answer in batch.answers] == [answer.tokens for answer in alone]
+    assert batch.trace is not None and batch.trace.lengths == tuple(len(answer.tokens) for answer in alone)
+    assert any(asker.ends.isdisjoint(answer.tokens) for answer in alone)
 
 
 def test_sureness_in_one_pass_is_that_of_decoding_step_by_step(loaded: Any) -> None:

@@ -11,13 +11,14 @@ from PIL import Image
 import seewhen
 from runs.tiny_checkpoint import write
 from seewhen.asking.asker import Asker
-from seewhen.asking.check import MOST_OBJECTS, MOST_WORDS, Checker, Inquiry
+from seewhen.asking.check import MOST_OBJECTS, Checker, Inquiry
 from seewhen.backbones.loading import Loaded
 from seewhen.backbones.prompts import chat_prompt, model_inputs
 from seewhen.errors import InvalidInput, UnsupportedModel
 from seewhen.scenes import render, sample
 from seewhen.verdicts.lexicon import lexicon_named
 from seewhen.verdicts.questions import YesNo
+from seewhen.verdicts.reader import MOST_WORDS
 from seewhen.verdicts.verdict import Logistic, Verdict, sigmoid
 
 TEXT = "A dog and two cats. The dog is near a car, and an apple."

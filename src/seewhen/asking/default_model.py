@@ -24,7 +24,11 @@ def is_packaged(model: str) -> bool:
 
 def name_of(model: Any) -> str:
     """What a loaded model is called."""
+    from seewhen.backbones.photo.checkpoint import cache_folder
+
     name = str(getattr(model.config, "_name_or_path", ""))
+    if Path(name).parent == cache_folder() and Path(name).name.startswith("photo-"):
+        return "the model for photographs"  # which lies in a folder of the cache
     return "the packaged model" if name == str(loading.PACKAGED_PATH) else name
 
 

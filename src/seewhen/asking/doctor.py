@@ -10,6 +10,7 @@ from typing import Any
 
 from seewhen.backbones.backbone import Backbone
 from seewhen.backbones.loading import load_config
+from seewhen.backbones.photo.source import INSTALL, find
 from seewhen.backbones.shapes import is_shape, shape_config
 from seewhen.backbones.supported import family_of
 from seewhen.errors import InvalidInput, SeewhenError
@@ -44,6 +45,12 @@ def _extra(name: str, packages: list[str]) -> str:
     return ", ".join(f"{package} {_version(package)}" for package in packages)
 
 
+def _photo() -> str:
+    """The language model of the model for photographs: one file, whatever else its package wants."""
+    file = find()
+    return f"not installed: {INSTALL}" if file is None or not file.is_file() else str(file)
+
+
 def machine_facts() -> dict[str, Any]:
     """Versions, what each extra brings, devices, instructions, attention kernels."""
     import torch
@@ -51,6 +58,8 @@ def machine_facts() -> dict[str, Any]:
     facts: dict[str, Any] = {"python": platform.python_version(), "platform": platform.platform()}
     facts |= {package: _version(package) for package in _PACKAGES}
     facts |= {f"extra_{name}": _extra(name, packages) for name, packages in _extras().items()}
+    if "extra_photo" in facts:
+        facts["extra_photo"] = _photo()
     facts["instructions"] = torch.backends.cpu.get_cpu_capability()
     facts["devices"] = [f"cpu ({torch.get_num_threads()} threads)"]
     for index in range(torch.cuda.device_count()):

@@ -21,7 +21,6 @@ from seewhen.decoding.trace import Trace
 from seewhen.methods import method as make_method
 from seewhen.methods.grammar import label
 
-_TIMED_TOKENS = 32
 _TIMED_ROUNDS = 3
 _TIMED_SECONDS = 2.0  # no further round once a method has taken this long
 _BEAMS = 5
@@ -93,9 +92,10 @@ class PictureQuestion:
         return options | {"pad_token_id": self.asker.tokenizer.pad_token_id}, notes
 
     def costs(self, methods: Sequence[Method]) -> list[Cost]:
-        """Milliseconds per token, prefill included, beside regular decoding: the fastest of some rounds.
+        """Milliseconds per token of the answer, prefill included, beside regular decoding: the fastest of rounds.
 
-        Without the full trace, which is for looking and costs time of its own.
+        Of whole answers: a method that takes sentences back does so at their end, and its steps for what was never
+        said are part of the price. Without the full trace, which is for looking and costs time of its own.
         """
         regular = make_method("regular")
         # Regular itself is timed once, so that it costs exactly what it costs.
@@ -109,7 +109,7 @@ class PictureQuestion:
                 for number, method in enumerate(timed):
                     if spent[number] > _TIMED_SECONDS:
                         continue
-                    seconds, tokens, rows[number] = self._timed(method, _TIMED_TOKENS)
+                    seconds, tokens, rows[number] = self._timed(method, self.decoding.max_new_tokens)
                     spent[number] += seconds
                     best[number] = min(best[number], 1000 * seconds / max(tokens, 1))
         found = [(ms, ms / best[0], extra) for ms, extra in zip(best, rows, strict=True)]
@@ -117,7 +117,7 @@ class PictureQuestion:
 
     def _timed(self, method: Method, most: int) -> tuple[float, int, int]:
         options, _ = self._options(method)
-        options["max_new_tokens"] = min(most, self.decoding.max_new_tokens)
+        options["max_new_tokens"] = most
         inputs = self.asker.inputs([self._question])
         with self.asker.attached(method) as attached, torch.inference_mode():
             rows = len(attached.handle.session.parts.branches)

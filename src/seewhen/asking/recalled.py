@@ -22,6 +22,8 @@ from seewhen.backbones.pixels import Views
 from seewhen.decoding.trace import Trace
 from seewhen.errors import SeewhenError, UnsupportedMode
 
+_MARK = "QUESTION"  # stands in a template where the text of the user goes
+
 
 def recalled(trace: Trace, backbone: Backbone, inputs: dict[str, Any], processor: Any = None) -> Trace:
     """`trace` with its words, its question and its pictures, as far as they are known."""
@@ -29,7 +31,8 @@ def recalled(trace: Trace, backbone: Backbone, inputs: dict[str, Any], processor
     if found is None:
         return trace
     tokenizer = getattr(found, "tokenizer", found)
-    prompts = _prompts(tokenizer, backbone, inputs.get("input_ids"))
+    raw = _prompts(tokenizer, backbone, inputs.get("input_ids"))
+    prompts = [_bare(prompt, found, tokenizer) for prompt in raw]
     meta = {"model": name_of(backbone.model), "prompts": prompts, **trace.meta}
     told = dataclasses.replace(trace.with_texts(tokenizer), meta=meta)
     with suppress(UnsupportedMode):  # pixels in a form that is not known: the page has a grey area instead
@@ -48,11 +51,30 @@ def _whole(views: list[Image.Image], trace: Trace) -> list[Image.Image]:
 
 
 def _prompts(tokenizer: Any, backbone: Backbone, ids: Any) -> list[str]:
-    """What was asked, without image tokens and template marks."""
+    """What was asked, without image tokens and special tokens."""
     if not isinstance(ids, Tensor):
         return []
     kept = [row[~image] for row, image in zip(ids.cpu(), backbone.image_mask(ids).cpu(), strict=True)]
     return [tokenizer.decode(row, skip_special_tokens=True).strip() for row in kept]
+
+
+def _bare(prompt: str, processor: Any, tokenizer: Any) -> str:
+    """The question without what the chat template puts around it, such as USER: and ASSISTANT:."""
+    content = [{"type": "image"}, {"type": "text", "text": _MARK}]
+    with suppress(Exception):  # templates are programs of others: one that refuses this leaves the prompt as it is
+        text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+        before, _, after = text.partition(_MARK)
+        start, end = (_plain(part, processor, tokenizer) for part in (before, after))
+        if prompt.startswith(start) and prompt.endswith(end):
+            return prompt.removesuffix(end).removeprefix(start).strip() or prompt
+    return prompt
+
+
+def _plain(part: str, processor: Any, tokenizer: Any) -> str:
+    ids = tokenizer(part, add_special_tokens=False)["input_ids"]
+    image = getattr(processor, "image_token", None)
+    text = str(tokenizer.decode(ids, skip_special_tokens=True))
+    return (text.replace(image, "") if isinstance(image, str) else text).strip()
 
 
 def _own_processor(model: Any) -> Any:

@@ -95,8 +95,11 @@ def _one(
 ) -> bool:
     from seewhen.asking.default_model import warn_about_photograph
     from seewhen.cli.answer import checked_picture
+    from seewhen.verdicts.lexicon import lexicon_named
+    from seewhen.verdicts.reader import check_text
 
     picture, known = checked_picture(path, flags)
+    check_text(text, lexicon_named(judging.lexicon))
     if known.server is None:
         warn_about_photograph(known.model, picture)
     checked = _checker(judging, known, known.remote())(picture, text)

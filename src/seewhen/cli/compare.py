@@ -75,10 +75,11 @@ def compare(
     from seewhen.asking.options import DESCRIBE
     from seewhen.cli import output as showing
     from seewhen.cli.answer import checked_picture, prepare
-    from seewhen.methods.grammar import check, choose, split_methods
+    from seewhen.methods.grammar import ALL, check, check_fitted, choose, split_methods
 
     specs = split_methods(methods or model.default(METHODS, SERVED))
     check(specs, settings or [])
+    check_fitted([spec for spec in specs if spec != ALL], settings or [])
     decoding.check()
     refuse_trace(model, trace)
     check_writable(output.html)

@@ -96,10 +96,12 @@ def diagnose(
     seewhen diagnose llava-hf/llava-1.5-7b-hf --data labelled.jsonl --json
     """
     from seewhen.backbones.loading import check_name
+    from seewhen.runs.labelled import check_enough
 
     flags = ModelFlags(model=model, **{f.name: getattr(loading, f.name) for f in dataclasses.fields(loading)})
     check_name(flags.model, flags.revision)
     images = material.images()
+    check_enough(images)
 
     from seewhen.asking.opening import open_model
     from seewhen.runs.diagnosis import diagnosed

@@ -22,6 +22,7 @@ from seewhen.cli.running import (
 from seewhen.errors import InvalidInput, InvalidMethod, UnsupportedMode, UnsupportedModel
 
 if TYPE_CHECKING:
+    from seewhen.benchmarks.base import Benchmark
     from seewhen.decoding.method import Method
     from seewhen.runs.evaluate import Ask, Machine
 
@@ -72,12 +73,13 @@ def eval_command(
     asks = _asks(ask_of(bench, asked, model), greedy)
     for ask in asks:
         ask.check()
+    benchmarks = [ask.load() for ask in asks]
     computer = machine_of(machine, model)
     methods = choose(names, settings or [])
     if run and (len(asks) > 1 or len(methods) > 1):
         raise InvalidInput("--run names one directory for one run.", "Use --out for several.")
-    for ask in asks:
-        found = _evaluate(ask, methods, computer, controls and not run, out, run, retry_failed)
+    for ask, benchmark in zip(asks, benchmarks, strict=True):
+        found = _evaluate(ask, benchmark, methods, computer, controls and not run, out, run, retry_failed)
         if as_json:
             typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
         else:
@@ -101,6 +103,7 @@ def _asks(common: Ask, greedy: bool) -> list[Ask]:
 
 def _evaluate(
     ask: Ask,
+    benchmark: Benchmark,
     methods: list[Method],
     machine: Machine,
     controls: bool,
@@ -112,7 +115,7 @@ def _evaluate(
     from seewhen.runs.evaluate import evaluate, model_facts
     from seewhen.runs.light_model import LightModel
 
-    prepared = (ask.load(), model_facts(ask, machine.device))
+    prepared = (benchmark, model_facts(ask, machine.device))
     model = LightModel.of(ask)
     wanted: dict[str, Method] = {}
     for method in methods:

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import inspect
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ KEY = "OPENAI_API_KEY"
 REQUEST_HELP = "name=value (JSON or text) for every request to the server, such as add_special_tokens=true"
 AUTO = "auto"  # the picture decides which model answers
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+_DEVICE = re.compile(r"(cpu|cuda|mps)(:\d+)?")
 
 
 def show_traceback(wanted: bool) -> None:
@@ -99,6 +101,10 @@ class LoadingFlags:
         """For `seewhen.load`, beside the name; only what was given."""
         if self.dtype not in DTYPES:
             raise InvalidInput(f"There is no dtype {self.dtype!r}.", f"Use one of {', '.join(DTYPES)}.")
+        # A name that no machine has needs no torch to be refused; whether this machine has it, torch knows.
+        for device in [] if self.device is None else self.device.split(","):
+            if not _DEVICE.fullmatch(device.strip()):
+                raise InvalidInput(f"There is no device {device.strip()!r}.", "Use cpu, cuda, cuda:1 or mps.")
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(LoadingFlags)}
         given["attn_implementation"] = given.pop("attention")
         return {name: value for name, value in given.items() if value is not None}

@@ -52,9 +52,12 @@ def report(
     from seewhen.runs.report import analyse, read_runs
     from seewhen.runs.report_files import write_report
     from seewhen.runs.wording import findings
+
+    found = read_runs(runs)  # and what is wrong with these
+
     from seewhen.showing.viewer.answers import Look, Sources, write_answers
 
-    groups = analyse(read_runs(runs))
+    groups = analyse(found)
     for group in groups:
         typer.echo(group.title)
         for text in findings(group):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from seewhen.benchmarks import SCENES
 from seewhen.cli.options import LoadingFlags, ModelFlags, ServerFlags, given, refuse
 from seewhen.errors import InvalidInput
 
@@ -46,7 +47,9 @@ class AskFlags:
         str | None,
         typer.Option("--similarity", help="AMBER: related (the default), or spacy (word vectors, as published)."),
     ] = None
-    scenes: Annotated[int, typer.Option("--scenes", help="How many packaged scenes.")] = 500
+    scenes: Annotated[int | None, typer.Option("--scenes", help="How many packaged scenes; 500 unless given.")] = (
+        None
+    )
     limit: Annotated[
         int | None, typer.Option("--limit", help="Only the first N samples (those of one image come together).")
     ] = None
@@ -123,7 +126,14 @@ def ask_of(bench: str, asked: AskFlags, model: RunModelFlags) -> Ask:
         how |= {"key_from": model.key_from, "at_once": model.at_once, "request": model.extras()}
         idle = [name for name in given(asked, AskFlags) if name in ("batch", "fast", "noise")]
         refuse(idle, _SERVED, "Leave it out; --at-once says how much is asked at a time.")
-    return Ask(bench, **{"model": model.model, **how, **asdict(asked)})
+    flags = asdict(asked)
+    if flags["scenes"] is None:
+        del flags["scenes"]
+    elif flags["data"] != SCENES:
+        raise InvalidInput(
+            "--scenes counts packaged scenes, and --data names files.", "Leave one out; --limit takes the first N."
+        )
+    return Ask(bench, **{"model": model.model, **how, **flags})
 
 
 def machine_of(machine: MachineFlags, model: RunModelFlags) -> Machine:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from seewhen.benchmarks.base import Score
 
 
+_AS_WIDE_AS_IT_IS = 1000  # in a pipe: programs read these figures
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
     app.command("score")(score)
@@ -113,15 +116,16 @@ def _write_rows(score: Score, path: Path) -> None:
 
 def _print_table(score: Score) -> None:
     """One line per group, one column per metric; the headline figures come first."""
-    from rich.console import Console
     from rich.table import Table
+
+    from seewhen.cli.tables import table_console
 
     lines: dict[str, dict[str, float]] = {}
     for name, value in score.metrics.items():
         group, _, metric = name.rpartition("/")
         lines.setdefault(group, {})[metric] = value
     settings = ", ".join(f"{name} {value}" for name, value in score.settings.items() if len(value) < 40)
-    console = Console()
+    console = table_console(_AS_WIDE_AS_IT_IS)
     console.print(f"{score.benchmark}: {len(score.rows)} answers; {settings}")
     # The headline figures and those of groups have different columns, so they get tables of their own.
     for names in (tuple(g for g in lines if not g), tuple(g for g in lines if g)):

@@ -102,6 +102,9 @@ def serve(
     if upstream is not None and model:
         raise InvalidInput("--upstream serves no model of its own.", "Leave --model out.")
     if upstream is not None:
+        from seewhen.served.server import checked_url
+
+        checked_url(upstream)
         refuse(given(loading, LoadingFlags), "does nothing with --upstream: no model is loaded.", "Leave it out.")
     elif request:
         raise InvalidInput("--request needs a server to ask.", "Add --upstream URL.")

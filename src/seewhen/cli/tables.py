@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 _WIDE = 120
 
 
-def table_console() -> Console:
+def table_console(wide: int = _WIDE) -> Console:
     """A console for stdout; a file or a pipe has no width, so tables there need not be cut to 80 columns."""
     from rich.console import Console
 
     console = Console()
     if not console.is_terminal:
-        console.width = max(console.width, _WIDE)
+        console.width = max(console.width, wide)
     return console

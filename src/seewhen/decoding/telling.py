@@ -10,12 +10,13 @@ if TYPE_CHECKING:
 
 
 PASSED = "no image in the prompt: passed through unchanged"
+UNCHANGED = "nothing was changed: the model decodes as it is"
 
 
 def placed(method: Method, parts: Parts, sequence: Sequence) -> tuple[str, ...]:
     """What `method` does to this call, or why it does nothing."""
     if not any((parts.interventions, parts.branches, parts.rule, parts.judge)):
-        return ("nothing was changed: the model decodes as it is",)
+        return (UNCHANGED,)
     lines = [method.in_words()]
     if parts.branches:
         rows = len(parts.branches)

@@ -83,6 +83,7 @@ class Trace:
         entropy_base: float = math.e,
         beam_indices: Tensor | None = None,
         passes: Tensor | None = None,
+        padding: int | None = None,
     ) -> Trace:
         """Bring the recorded buffers of `sequence` to the host. `tokens` (rows, steps).
 
@@ -112,7 +113,7 @@ class Trace:
             softmax_layers=sequence.backbone.softmax_layers,
             tilted_layers=_tilted_layers(sequence),
             prompt_length=sequence.prompt_length - sequence.widened,
-            lengths=tuple(_length(row, eos) for row in tokens.tolist()),
+            lengths=tuple(answer_length(row, eos, padding) for row in tokens.tolist()),
             tokens=tokens.T.cpu().contiguous(),
             tensors=tensors,
             image_tokens=tuple(image_tokens.tolist()),
@@ -200,7 +201,7 @@ class Trace:
         total = sum(self.lengths)
         rows = f"{self.rows} row{'s' * (self.rows != 1)}"
         first = f"{name_in(self.method)}: {total} token{'s' * (total != 1)} in {rows}"
-        return "\n".join([first, *self.does, *_counted(self)])
+        return "\n".join([first, *self.does, *(_counted(self) or _uncounted(self))])
 
     def page(self, path: str | Path, *, image: Any = None) -> Path:
         """Write one self-contained HTML page: each word, how sure the model was, and where it looked.
@@ -219,7 +220,8 @@ class Trace:
 
     def __repr__(self) -> str:
         counts = f"{sum(self.lengths)} tokens in {self.rows} row{'s' * (self.rows != 1)}"
-        return f"Trace({name_in(self.method)}, {counts}, {self.level}: {', '.join(self.tensors)})"
+        kept = f": {', '.join(self.tensors)}" if self.tensors else ""
+        return f"Trace({name_in(self.method)}, {counts}, {self.level}{kept})"
 
     def save(self, path: str | Path) -> Path:
         """Write `path`.json and `path`.safetensors, each whole or not at all; `seewhen view` shows them.
@@ -242,11 +244,16 @@ class Trace:
         return cls(**stored_trace.load(path))
 
 
-def _length(tokens: list[int], eos: frozenset[int]) -> int:
+def answer_length(tokens: list[int], ends: frozenset[int], padding: int | None = None) -> int:
+    """Up to and with the token that ends the answer. One that a method ended (`confirm` does, before a sentence it
+    takes back) has no such token: it goes up to the padding beside longer answers of the batch."""
     for index, token in enumerate(tokens):
-        if token in eos:
+        if token in ends:
             return index + 1
-    return len(tokens)
+    length = len(tokens)
+    while length and tokens[length - 1] == padding:
+        length -= 1
+    return length
 
 
 def _tilted_layers(sequence: Sequence) -> tuple[int, ...]:
@@ -256,11 +263,19 @@ def _tilted_layers(sequence: Sequence) -> tuple[int, ...]:
     return tuple(sorted(layers))
 
 
-def _counted(trace: Trace) -> Iterator[str]:
+def _uncounted(trace: Trace) -> list[str]:
+    """Some methods act all the time, and nothing of it can be counted in one answer."""
+    idle = not trace.does or trace.does in ((telling.PASSED,), (telling.UNCHANGED,))
+    return [] if idle else ["how often that changed a token is not counted: compare with regular decoding"]
+
+
+def _counted(trace: Trace) -> list[str]:
     """What was counted, a line each."""
+    return [] if trace.does == (telling.PASSED,) else list(_counts(trace))
+
+
+def _counts(trace: Trace) -> Iterator[str]:
     total = sum(trace.lengths)
-    if trace.does == (telling.PASSED,):
-        return
     if "gate" in trace.tensors:
         yield from _fired(trace, total)
     if "changed" in trace.tensors:

@@ -18,9 +18,10 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from seewhen.errors import InvalidMethod
+from seewhen.errors import InvalidInput, InvalidMethod
 from seewhen.methods.known import METHODS, method_class, method_from_json, method_names
 from seewhen.registry import no_parameter
 
@@ -138,6 +139,7 @@ def check(specs: Iterable[str], settings: Iterable[str] = ()) -> None:
     """
     from seewhen.methods import catalogue
 
+    specs, settings = list(specs), list(settings)
     named = [term for spec in specs for term in (map(_bare, METHODS.built_in) if spec == ALL else terms(spec))]
     for term in named:
         if term.preset is not None:
@@ -152,6 +154,27 @@ def check(specs: Iterable[str], settings: Iterable[str] = ()) -> None:
             _check_value(term.name, field, text)
     for text in settings:
         _check_setting([term.name for term in named], *pair(text))
+    if len(specs) == 1 and specs != [ALL]:  # of several, one that cannot be used may be left out
+        check_fitted(specs, settings)
+
+
+def check_fitted(specs: Iterable[str], settings: Iterable[str] = ()) -> None:
+    """Refuse a method that needs a file of directions (`seewhen calibrate`) and has none, without importing it."""
+    from seewhen.methods import catalogue
+
+    everywhere = dict(pair(text) for text in settings)
+    for term in (term for spec in specs for term in terms(spec)):
+        known = catalogue.parameters_of(term.name)
+        if known is None or "directions" not in known:
+            continue
+        file = term.settings.get("directions", everywhere.get("directions", ""))
+        if not file:
+            raise InvalidMethod(
+                f"{term.name} needs directions fitted for this model.",
+                f"Fit them with `seewhen calibrate {term.name} --out FILE`, then give directions=FILE.",
+            )
+        if not Path(file).is_file():
+            raise InvalidInput(f"There is no file {file}.", f"Fit one with `seewhen calibrate {term.name}`.")
 
 
 def _bare(name: str) -> Term:

@@ -19,6 +19,7 @@ from seewhen.errors import InvalidInput
 from seewhen.methods import method_from_json
 from seewhen.runs.noise import HashedNoise, Noise, OwnNoise, stream_seed
 from seewhen.runs.pictures import open_picture
+from seewhen.runs.told import kept
 from seewhen.runs.work import Answer, Task
 
 
@@ -82,7 +83,7 @@ class ModelAnswerer:
 
     def _answers(self, batch: Batch) -> list[Answer]:
         return [
-            Answer(answer.text, len(answer.tokens), facts=self._facts(batch, row))
+            Answer(answer.text, len(answer.tokens), facts=self._facts(batch, row), told=kept(_told(batch, row)))
             for row, answer in enumerate(batch.answers)
         ]
 
@@ -92,8 +93,8 @@ class ModelAnswerer:
         if batch.trace is None:
             return facts
         if self._tilts:
-            facts["fired"] = round(batch.trace.fired_tokens()[row] / len(batch.answers[row].tokens), 4)
-        told = batch.trace.told[row] if row < len(batch.trace.told) else {}
+            facts["fired"] = round(batch.trace.fired_tokens()[row] / max(len(batch.answers[row].tokens), 1), 4)
+        told = _told(batch, row)
         if "taken_back" in told:
             facts |= {"asked": told["asked"], "taken_back": len(told["taken_back"])}
             facts["denied"] = sum(verdict["verdict"] == "denied" for verdict in told["verdicts"])
@@ -122,6 +123,11 @@ class ModelAnswerer:
                 noise = OwnNoise(seeds, self._temperature, self._asker.ends)
             options["logits_processor"] = LogitsProcessorList([noise])
         return options
+
+
+def _told(batch: Batch, row: int) -> Mapping[str, Any]:
+    told = () if batch.trace is None else batch.trace.told
+    return told[row] if row < len(told) else {}
 
 
 @lru_cache(maxsize=1)  # a method and its controls run one after the other on one model

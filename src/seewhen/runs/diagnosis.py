@@ -13,7 +13,7 @@ from seewhen.asking.asker import Asker
 from seewhen.asking.check import MOST_OBJECTS, Checker
 from seewhen.errors import InvalidInput
 from seewhen.runs.captioning import Captions, Said
-from seewhen.runs.labelled import Labelled, given
+from seewhen.runs.labelled import Labelled, check_enough, given
 from seewhen.runs.progress import Progress
 from seewhen.verdicts.ceiling import DOUBT, Array, Ceiling, Pairs, ceiling
 
@@ -80,6 +80,7 @@ def diagnosed(
     captions: Captions, images: Sequence[Labelled], ways: Sequence[str] = tuple(_WAYS), draws: int = DRAWS
 ) -> Diagnosis:
     """As `diagnose`, of pictures that are labelled already."""
+    check_enough(images)
     checker = Checker(captions.asker, captions.lexicon, verdict="asking")
     objects = checker.words.lexicon.objects
     if len(objects) > MOST_OBJECTS:

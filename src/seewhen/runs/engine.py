@@ -114,7 +114,7 @@ def _records(done: Done) -> Iterator[Record]:
     for task, answer in zip(done.job.tasks, done.answers, strict=True):
         # Half a surrogate pair, of a model or of a file's name, cannot be written as UTF-8: it becomes a "?".
         text, error = (each.encode("utf-8", "replace").decode("utf-8") for each in (answer.text, answer.error))
-        yield Record(task.id, done.job.seed, task.image, text, answer.tokens, error, answer.facts)
+        yield Record(task.id, done.job.seed, task.image, text, answer.tokens, error, answer.facts, answer.told)
 
 
 @contextmanager

@@ -52,6 +52,35 @@ class Manifest(TypedDict):
     environment: dict[str, Any]
 
 
+class Judged(TypedDict):
+    """An object that a method asked about; places in the answer are those of what it still says."""
+
+    object: str
+    start: NotRequired[Count]
+    end: NotRequired[Count]
+    verdict: NotRequired[Literal["confirmed", "denied", "not asked"]]
+    odds: NotRequired[Finite]
+    probability: NotRequired[Finite]
+
+
+class Back(TypedDict):
+    """A sentence that was taken back."""
+
+    text: str
+    after: Count
+    denied: list[Judged]
+
+
+class Told(TypedDict):
+    """What a method that asks tells of an answer."""
+
+    verdicts: list[Judged]
+    taken_back: list[Back]
+    asked: Count
+    steps: Count
+    tokens: Count
+
+
 class Line(TypedDict):
     """A line of samples.jsonl."""
 
@@ -62,6 +91,7 @@ class Line(TypedDict):
     tokens: NotRequired[Count]
     error: NotRequired[str]
     facts: NotRequired[dict[str, Finite]]
+    told: NotRequired[Told]
 
 
 class Entry(TypedDict):

@@ -89,6 +89,16 @@ def _from_file(path: Path) -> list[Labelled]:
     return found
 
 
+def check_enough(images: Sequence[Labelled]) -> None:
+    """Refuse so few that nothing can be told from them, before minutes are spent on their captions."""
+    from seewhen.verdicts.ceiling import FOLDS
+
+    if len(images) < FOLDS:
+        raise InvalidInput(
+            f"A ceiling needs {FOLDS} images or more, and there are {len(images)}.", "Give more images."
+        )
+
+
 def given(images: int | str | Path | Sequence[tuple[Picture, Sequence[str]]]) -> list[Labelled]:
     """From what Python callers have: a number of drawn scenes, a folder or file, or pictures with objects."""
     if isinstance(images, int):

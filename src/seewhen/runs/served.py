@@ -17,6 +17,7 @@ from seewhen.runs.engine import Done
 from seewhen.runs.noise import stream_seed
 from seewhen.runs.pictures import open_picture
 from seewhen.runs.store import Record
+from seewhen.runs.told import kept
 from seewhen.runs.work import Answer, Careful, Job, Maker, Task
 from seewhen.served.remote import Remote, remote
 from seewhen.served.replies import Usage
@@ -60,7 +61,7 @@ class ServedAnswerer:
         if found.told is not None:
             facts |= {"asked": found.told["asked"], "taken_back": len(found.told["taken_back"])}
             facts["steps_per_token"] = round(found.told["steps"] / max(found.tokens, 1), 4)
-        return Answer(found.text, found.tokens, facts=facts)
+        return Answer(found.text, found.tokens, facts=facts, told=kept(found.told or {}))
 
 
 def build(**options: Any) -> ServedAnswerer:

@@ -56,6 +56,7 @@ class Record:
     tokens: int = 0
     error: str = ""
     facts: Mapping[str, float] = field(default_factory=dict)  # e.g. how often the gate opened
+    told: Mapping[str, Any] = field(default_factory=dict)  # of a method that asks: its verdicts, what it took back
 
     @property
     def key(self) -> Key:
@@ -67,6 +68,8 @@ class Record:
         plain |= {"error": self.error} if self.error else {"answer": self.answer, "tokens": self.tokens}
         if self.facts:
             plain["facts"] = dict(self.facts)
+        if self.told:
+            plain["told"] = dict(self.told)
         return json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"
 
     @staticmethod
@@ -81,6 +84,7 @@ class Record:
             tokens=plain.get("tokens", 0),
             error=plain.get("error", ""),
             facts=plain.get("facts", {}),
+            told=plain.get("told", {}),
         )
 
 

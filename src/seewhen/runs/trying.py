@@ -111,7 +111,7 @@ def try_all(
     runs, notes = runner.answers(methods)
     answers = {name: runner.records(found) for name, found in runs.items()}
     errors = {photo: answers[REGULAR][photo.name].error for photo in photos}
-    failed = {p.name: error.replace(str(p.path), "it").rstrip(".") for p, error in errors.items() if error}
+    failed = {photo.name: _reason(error, photo) for photo, error in errors.items() if error}
     good = tuple(photo for photo in photos if photo.name not in failed)
     if not good:
         first, why = next(iter(failed.items()))
@@ -207,6 +207,12 @@ class _Runner:
             photo.name: {name: by_id[f"{photo.id}/{name}"] for name in names} for photo, names in named.items()
         }
         return found, asking
+
+
+def _reason(error: str, photo: Photo) -> str:
+    """Why a picture was skipped, to stand behind its name."""
+    missing = f"There is no file {photo.path}"
+    return error.replace(missing, "there is no such file").replace(str(photo.path), "it").rstrip(".")
 
 
 def _counted(records: Sequence[Record]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ class Answer:
     tokens: int = 0
     error: str = ""
     facts: Mapping[str, float] = field(default_factory=dict)
+    told: Mapping[str, Any] = field(default_factory=dict)  # of a method that asks: its verdicts, what it took back
 
 
 class Answerer(Protocol):

@@ -17,7 +17,7 @@ from seewhen.errors import InvalidInput
 from seewhen.showing.viewer.checked import pieces
 from seewhen.showing.viewer.page import TEMPLATES, image_payload, write_page
 from seewhen.showing.viewer.payload import FORMAT
-from seewhen.showing.viewer.traces import count_pictures, own_pictures, trace_facts, traces_page
+from seewhen.showing.viewer.traces import count_pictures, own_pictures, prompt_of, trace_facts, traces_page
 from seewhen.showing.viewer.word_risk import LEVELS, level
 
 _PREVIEW = 256  # pixels, of the longer side of a picture in a notebook
@@ -107,12 +107,23 @@ def _shown(shown: Answers | Trace | Checked) -> list[dict[str, Any]]:
     return [_row(trace, row) for trace in traces for row in range(trace.rows)]
 
 
+def _apart(text: str, risk: int, verdict: str) -> list[tuple[str, int, str]]:
+    """The space before a word is not part of its mark."""
+    word = text.lstrip()
+    return [(text[: len(text) - len(word)], 0, ""), (word, risk, verdict)]
+
+
 def _row(trace: Trace, row: int) -> dict[str, Any]:
     label = _labels([trace])[0]
     told = trace_facts(trace, label, row)["words"] if trace.texts else []
-    words = [(word["text"], level(word["risk"]), word.get("asked", {}).get("verdict", "")) for word in told]
+    words = [
+        piece
+        for word in told
+        for piece in _apart(word["text"], level(word["risk"]), word.get("asked", {}).get("verdict", ""))
+    ]
     found: dict[str, Any] = {
-        "title": f"{label} {trace.meta.get('model', trace.model)}".strip(),
+        "title": ", ".join(part for part in (label, str(trace.meta.get("model", trace.model))) if part),
+        "question": prompt_of(trace, row),
         "words": words,
         "notes": (*trace.does, f"{trace.lengths[row]} tokens"),
     }

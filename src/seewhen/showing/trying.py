@@ -23,7 +23,7 @@ from seewhen.runs.evaluate import Ask, Machine
 from seewhen.runs.folders import photos_of
 from seewhen.runs.labels import labels_of, reader_for
 from seewhen.runs.progress import Progress
-from seewhen.runs.tried import Outcome, Seen, Tried, outcome
+from seewhen.runs.tried import Outcome, Said, Seen, Tried, outcome
 from seewhen.runs.tried_wording import summary
 from seewhen.runs.trying import Judging, Trial, methods_of, try_all
 from seewhen.runs.work import Task
@@ -31,6 +31,7 @@ from seewhen.showing.viewer.page import write_page
 from seewhen.showing.viewer.runs import Questions, RunPages, Shown
 from seewhen.showing.viewer.tried import write_tried
 
+_FORM = 2  # of a page of words: an older one is made again
 SCHEMA = "seewhen/tried/1"
 PAGE = "index.html"
 
@@ -152,9 +153,11 @@ def try_methods(
     tries = try_all(trial, chosen, photos, Path(out), Machine(devices=[device] if device else ()))
     kept = {photo.name: labels[photo.name] for photo in tries.photos if photo.name in labels}
     found = outcome(tries, kept, reader, unjudged)
-    views = _Words(found, kept, Path(out), device).write(words)
-    page = Path(out) / PAGE
-    write_tried(page, found, summary(found), views, reader)
+    page, views = Path(out) / PAGE, _Words(found, kept, Path(out), device)
+    # The page is there before the slow part, and stays if that is stopped.
+    write_tried(page, found, summary(found), views.written(words), reader)
+    if views.write(words):
+        write_tried(page, found, summary(found), views.written(words), reader)
     return Tryout(found, page)
 
 
@@ -182,23 +185,33 @@ class _Words:
     out: Path
     device: str | None
 
-    def write(self, most: int) -> dict[str, str]:
-        """Picture -> its page, relative to the folder; one that is there already is not made again."""
+    def _chosen(self, most: int) -> list[Seen]:
         whole = [seen for seen in self.found.pictures if len(seen.said) == len(self.found.methods)]
-        chosen = whole[:most]
-        links = {seen.photo.name: self._link(seen) for seen in chosen}
-        missing = [seen for seen in chosen if not (self.out / links[seen.photo.name]).exists()]
+        return whole[:most]
+
+    def written(self, most: int) -> dict[str, str]:
+        """Picture -> its page, relative to the folder: those that are there."""
+        links = {seen.photo.name: self._link(seen) for seen in self._chosen(most)}
+        return {name: link for name, link in links.items() if (self.out / link).exists()}
+
+    def write(self, most: int) -> bool:
+        """Whether one was written; one that is there already is not made again."""
+        chosen, there = self._chosen(most), self.written(most)
+        missing = [seen for seen in chosen if seen.photo.name not in there]
         if missing:
             pages = self._pages()
             (self.out / "words").mkdir(exist_ok=True)
-            with Progress("word by word", len(chosen), already=len(chosen) - len(missing)) as progress:
+            with Progress("word by word", len(chosen), already=len(there)) as progress:
                 for seen in missing:
                     records = tuple(said.record for said in seen.said)
                     rows = tuple(Row(seen.photo.id, seen.photo.id, "", 1, {}) for _ in records)
-                    payload = pages.page(Shown(seen.photo.id, records, rows))
-                    write_page(self.out / links[seen.photo.name], payload)
+                    told = [_told(seen, said) for said in seen.said]
+                    payload = pages.page(Shown(seen.photo.id, records, rows), told)
+                    named = {"id": seen.photo.name, "title": seen.photo.name}
+                    back = {"home": f"../{PAGE}", "home_title": "All pictures"}
+                    write_page(self.out / self._link(seen), {**payload, **named, **back})
                     progress.advance(1)
-        return links
+        return bool(missing)
 
     def _pages(self) -> RunPages:
         tries = self.found.tries
@@ -210,6 +223,27 @@ class _Words:
     def _link(self, seen: Seen) -> str:
         said = [(each.method, each.record.answer) for each in seen.said]
         truth = None if seen.truth is None else sorted(seen.truth)
-        whole = json.dumps([seen.photo.id, said, truth])
+        told = [_told(seen, each) for each in seen.said]
+        whole = json.dumps([_FORM, seen.photo.id, said, truth, told])
         short = re.sub(r"[^\w-]+", "_", seen.photo.name, flags=re.ASCII)[-60:]
         return f"words/{short}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}.html"
+
+
+def _told(seen: Seen, said: Said) -> dict[str, Any]:
+    """The verdicts that the page of all pictures shows, and beside them what the method itself judged."""
+    own = said.record.told
+    if not seen.asked:
+        return dict(own)
+    while_writing = {each["object"]: each for each in own.get("verdicts", ())}
+    verdicts = []
+    for mention in said.mentions:
+        asked = seen.asked.get(mention.object)
+        if asked is None or asked.probability is None or asked.odds is None:
+            continue
+        known = {"odds": asked.odds, "probability": asked.probability, "verdict": asked.verdict}
+        judged = while_writing.get(mention.object, {})
+        if "probability" in judged:
+            known["own"] = {name: judged[name] for name in ("verdict", "probability")}
+        verdicts.append({"object": mention.object, "start": mention.start, "end": mention.end, **known})
+    later = {"asked": len({each["object"] for each in verdicts}), "steps": 0, "tokens": 0, "later": True}
+    return {"taken_back": [], **later, **own, "verdicts": verdicts} | ({"later": False} if own else {})

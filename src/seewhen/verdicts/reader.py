@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 
+from seewhen.errors import InvalidInput
 from seewhen.verdicts.inflections import Word, words_of
 from seewhen.verdicts.lexicon import Lexicon
 from seewhen.verdicts.sentences import sentence_ends
@@ -25,6 +26,16 @@ class Mention:
     start: int  # in characters, end excluded
     end: int
     sentence: int  # its number, from 0; the unfinished last sentence counts
+
+
+MOST_WORDS = 10_000
+
+
+def check_text(text: str, lexicon: Lexicon) -> None:
+    """Refuse a text that is too long, or in another language than the lexicon."""
+    if len(text) > 100 * MOST_WORDS or len(text.split()) > MOST_WORDS:
+        raise InvalidInput(f"The text has more than {MOST_WORDS:,} words.", "Check it in parts.")
+    lexicon.check_language(text)
 
 
 def read_mentions(text: str, lexicon: Lexicon) -> tuple[Mention, ...]:

@@ -57,8 +57,8 @@ def test_verdicts_stand_on_the_live_page(judged: Browser) -> None:
         index = next(i for i, verdict in enumerate(said) if verdict)
         judged.run(f"spans({number})[{index}].click()")
         word = judged.run(f"DATA.answers[{number}].words[{index}].asked")
-        assert f"asked about “{word['object']}” it said" in judged.run("at('word-facts').textContent")
-    assert "asked, it said no" in judged.run("at('legend').textContent")
+        assert f"“{word['object']}” is {word['verdict']}: " in judged.run("at('word-facts').textContent")
+    assert "denied" in judged.run("at('legend').textContent")
 
 
 def test_sentences_taken_back_unfold_on_the_live_page(judged: Browser) -> None:
@@ -69,7 +69,7 @@ def test_sentences_taken_back_unfold_on_the_live_page(judged: Browser) -> None:
     said = judged.run("[...at('answers').children[0].querySelectorAll('.said')].map((e) => e.textContent)")
     assert len(said) == len(back)
     for text, each in zip(said, back, strict=True):
-        assert text.startswith(f"It wanted to say: {each['text']} Asked, it said no: ")
+        assert text.startswith(f"It wanted to say: {each['text']} Denied: ")
     judged.key("t")
     assert judged.run("document.querySelector('.unsaid').hidden")
     assert judged.complaints() == []
@@ -121,6 +121,7 @@ def test_a_photograph_for_the_packaged_model(browser: Browser, server: Running) 
     browser.run(f"made(300, 200).then((data) => {PASTE})")
     browser.wait("!at('foreign').hidden")
     told = browser.run("at('foreign').innerText")
+    assert browser.run("at('foreign').offsetHeight") <= 80, "a hint, not the largest thing on the page"
     assert "only knows drawn scenes" in told and "seewhen serve --model photo" in told
     assert browser.run("at('use-photo').hidden") and violations(browser) == []
     browser.run("document.querySelector('#scenes button').click()")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,7 @@ from typing import Any
 import pytest
 
 from seewhen.benchmarks.base import Sample
+from seewhen.cli import main
 from seewhen.runs.evaluate import Ask
 from seewhen.runs.report import Group, analyse, read_runs
 from seewhen.runs.report_files import write_report
@@ -135,7 +139,9 @@ def test_filters_order_and_search(browser: Browser, report: Path) -> None:
     choose(browser, "order", "length")
     lengths = browser.run("list.found.map((number) => textOf(PAGE.samples[number].answers[2]).length)")
     assert lengths == sorted(lengths, reverse=True)
-    assert browser.run("at('only-doubt').parentElement.hidden"), "nobody looked at these answers again"
+    assert browser.run("at('only-doubt').disabled"), "nobody looked at these answers again"
+    assert browser.run("at('only-doubt').parentElement.textContent").strip() == "in doubt (not known)"
+    assert "--look" in browser.run("at('only-doubt').parentElement.title")
 
 
 def test_the_address_holds_what_is_looked_at(browser: Browser, report: Path) -> None:
@@ -190,10 +196,8 @@ def test_markup_in_an_answer_stays_text(browser: Browser, report: Path) -> None:
     browser.open(f"{report.as_uri()}/answers-1.html#run=cai&q=owned")
     assert browser.run("list.found.length") == 1
     assert "<script>document.title='owned'</script>" in browser.run("DATA.answers[1].text")
-    assert browser.run("[document.title, document.querySelectorAll('script').length]") == [
-        "What the model saw - seewhen",
-        2,
-    ]
+    assert browser.run("document.querySelectorAll('script').length") == 2
+    assert browser.run("document.title") == browser.run("`${DATA.id}: ${PAGE.title} - seewhen`")
     assert browser.complaints() == []
 
 
@@ -216,6 +220,62 @@ def test_runs_over_files_that_are_not_here(browser: Browser, tmp_path: Path) -> 
     assert "Slips in the printed tables" in (tmp_path / "out" / "index.html").read_text(), (
         "the paper's own setting"
     )
+
+
+def test_the_hint_for_maps_is_a_command_that_works(
+    browser: Browser, runs: Path, report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the way to the runs as the report was given it, and the id of the answer that is shown."""
+    browser.open(report / "answers-2.html")
+    said = browser.run("at('map-note').textContent")
+    (command,) = re.findall(r"`(seewhen view .*?)`", said)
+    assert shlex.quote(browser.run("DATA.id")) in command
+    page = tmp_path / "view.html"
+    monkeypatch.setattr("sys.argv", [*shlex.split(command), "--no-open", "--out", str(page)])
+    with contextlib.suppress(SystemExit):
+        main()
+    assert payload_of(page)["id"] == browser.run("DATA.id")
+
+
+def test_answers_to_yes_no_questions(browser: Browser, report: Path) -> None:
+    """One word: no list of things it names, nothing twice, and its place is told in words."""
+    browser.open(report / "answers-2.html")
+    first = browser.run("document.querySelector('#samples .entry').textContent")
+    assert first.count("Yes") == 1, first
+    assert "names" not in browser.run("at('answers').textContent")
+    assert browser.run("at('word-facts').textContent").startswith("word 1 of 1")
+    assert browser.run("document.title").startswith(browser.run("DATA.id"))
+
+
+def test_what_confirm_told_is_with_its_answers(browser: Browser, tmp_path: Path) -> None:
+    """A run keeps verdicts and what was taken back: they are on the page without a second look."""
+    cat = {"object": "toilet", "odds": -2.0, "probability": 0.1}
+
+    def told(sample: Sample) -> dict[str, Any]:
+        at = {"start": 4, "end": 11}  # "picture", which no model would ask about
+        verdicts = [{**cat, **at, "verdict": "denied"}]
+        back = [{"text": "There is a toilet.", "after": 0, "denied": [cat]}]
+        return {"verdicts": verdicts, "taken_back": back, "asked": 1, "steps": 9, "tokens": 5}
+
+    write_run(tmp_path / "runs", CAPTIONS, "confirm", seen, told=told)
+    paged = write_answers(analyse(read_runs([tmp_path / "runs"])), tmp_path / "out")
+    browser.open(tmp_path / "out" / paged[0].page)
+    assert browser.run("at('only-denied').disabled") is False
+    assert browser.run("[...document.querySelectorAll('.word.denied')].map((e) => e.textContent)")[-1:] == [
+        "picture"
+    ]
+    browser.run("unfoldAll(0)")
+    assert "There is a toilet. Denied: toilet (10 %" in browser.run("at('answers').textContent")
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize("page", ["index.html", "answers-1.html"])
+def test_a_report_on_a_phone(browser: Browser, report: Path, page: str) -> None:
+    """What stays in sight of a table leaves room for its figures."""
+    browser.open(report / page, width=390, height=844, phone=True)
+    assert browser.run("document.documentElement.scrollWidth") <= 390
+    widths = browser.run("[...document.querySelectorAll('.wide td:first-child')].map((e) => e.offsetWidth)")
+    assert not widths or 80 <= min(widths) <= max(widths) <= 0.5 * 390
 
 
 def test_thousands_of_answers(browser: Browser, report: Path, tmp_path: Path) -> None:

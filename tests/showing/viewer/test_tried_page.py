@@ -8,7 +8,9 @@ import pytest
 
 import seewhen
 from runs.tiny_checkpoint import write
+from seewhen.runs.tried import Asked
 from seewhen.scenes import render, sample
+from seewhen.showing.viewer.tried import _title
 from showing.viewer.axe import violations
 from showing.viewer.browser import Browser
 from showing.viewer.test_browser import CONTRAST
@@ -110,3 +112,68 @@ def test_nothing_for_axe_to_find(browser: Browser, tried: seewhen.Tryout, phone:
     browser.open(tried.page, width=390 if phone else 1280, height=844, dark=phone, phone=phone)
     browser.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     assert violations(browser) == []
+
+
+@pytest.mark.parametrize(
+    ("verdict", "odds", "said"), [("denied", 0.4, "yes, +0.4"), ("confirmed", -0.3, "no, -0.3")]
+)
+def test_what_the_model_said_is_told_by_its_odds(verdict: str, odds: float, said: str) -> None:
+    """A fitted verdict, or a threshold, may deny what the model says yes to, and the other way round."""
+    told = _title(Asked("cat", verdict, odds, 0.2))
+    assert told == f"cat: {verdict}, 20 % likely to be there; asked, it said {said}"
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> seewhen.Tryout:
+    """The packaged model on scenes, with a method that takes sentences back."""
+    folder = tmp_path_factory.mktemp("asked")
+    for number in (2, 3):
+        render(sample("shifted", number)).save(folder / f"{number}.png")
+    methods, options = (
+        "regular,confirm:coco:threshold=1",
+        {"out": folder / "out", "max_new_tokens": 48, "words": 2},
+    )
+    return seewhen.try_methods("packaged", sorted(folder.glob("*.png")), methods, lexicon="coco", **options)  # type: ignore[arg-type]
+
+
+def test_the_words_of_one_picture_agree_with_the_page_and_lead_back(
+    browser: Browser, asked: seewhen.Tryout
+) -> None:
+    """Struck words are the same on both, what `confirm` took back is there, and so is the way back."""
+    taken = 0
+    for number, seen in enumerate(asked.outcome.pictures, 1):
+        browser.open(asked.page)
+        link = f"document.querySelector('#picture-{number} a[href^=words]')"
+        struck = "[...document.querySelectorAll('%s .denied')].map((e) => e.textContent.trim())"
+        shown = browser.run(struck % f"#picture-{number} dd:nth-of-type(1)")
+        told = browser.run(f"document.querySelector('#picture-{number}').textContent")
+        browser.open(f"{asked.page.parent.as_uri()}/{browser.run(link + '.getAttribute(`href`)')}")
+        assert browser.complaints() == [] and browser.run("document.title") == f"{seen.photo.name} - seewhen"
+        assert " ".join(browser.run(struck % "#answers > :nth-child(1)")) == " ".join(shown)
+        back = seen.said[1].record.told["taken_back"]
+        assert browser.run("DATA.answers[1].asked.taken_back.map((each) => each.text)") == [
+            b["text"] for b in back
+        ]
+        assert all(each["text"] in told for each in back)
+        taken += len(back)
+        assert browser.run("at('home').textContent") == "← All pictures" and not browser.run("at('home').hidden")
+        assert browser.run("at('home').href") == asked.page.as_uri()
+    assert taken
+
+
+def test_the_page_is_there_before_the_words_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slow part may be stopped: what was found stays, and the same call goes on."""
+    render(sample("shifted", 3)).save(tmp_path / "scene.png")
+    options = {"out": tmp_path / "out", "max_new_tokens": 6, "words": 1, "lexicon": "coco"}
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("seewhen.showing.trying.RunPages", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            seewhen.try_methods("packaged", tmp_path / "scene.png", "regular", **options)  # type: ignore[arg-type]
+    page = tmp_path / "out" / "index.html"
+    assert "scene.png" in page.read_text() and "Word by word" not in page.read_text()
+    seewhen.try_methods("packaged", tmp_path / "scene.png", "regular", **options)  # type: ignore[arg-type]
+    assert "Word by word" in page.read_text()

@@ -84,7 +84,7 @@ def test_denied_words_are_struck_and_confirmed_ones_carry_their_odds(
         word = answer["words"][index]["asked"]
         label = browser.run(f"spans({number})[{index}].getAttribute('aria-label')")
         chance = browser.run(f"percent({word['probability']})")
-        assert f"“{word['object']}” it said {'no' if said[index] == 'denied' else 'yes'}: {chance}" in label
+        assert f"“{word['object']}” is {said[index]}: {chance} likely to be there" in label
         browser.run(f"spans({number})[{index}].focus()")
         assert chance in browser.run("at('word-facts').textContent")
 
@@ -103,7 +103,7 @@ def test_a_sentence_taken_back_unfolds_at_its_place(
     browser.key("Enter")
     assert browser.run(f"{fold}.querySelector('button').getAttribute('aria-expanded')") == "true"
     text = browser.run(f"{fold}.querySelector('.said').textContent")
-    assert text.startswith(f"It wanted to say: {said['text']} Asked, it said no: ")
+    assert text.startswith(f"It wanted to say: {said['text']} Denied: ")
     chances = [browser.run(f"percent({each['probability']})") for each in said["denied"]]
     assert all(chance in text for chance in chances)
     browser.run("spans(1)[0].focus()")
@@ -111,6 +111,23 @@ def test_a_sentence_taken_back_unfolds_at_its_place(
     browser.key("t")
     opened = "[...document.querySelectorAll('.back button')].map((b) => b.getAttribute('aria-expanded'))"
     assert len(set(browser.run(opened))) == 1
+
+
+@pytest.mark.parametrize(("verdict", "odds", "said"), [("denied", 0.4, "yes"), ("confirmed", -0.3, "no")])
+def test_what_it_said_is_told_by_its_odds_and_not_by_the_verdict(
+    browser: Browser, judged: Path, verdict: str, odds: float, said: str
+) -> None:
+    """A fitted verdict, or a threshold, may deny what the model says yes to, and the other way round."""
+    browser.open(judged)
+    each = f"{{object: 'cat', verdict: '{verdict}', odds: {odds}, probability: 0.2}}"
+    sign = "−" if odds < 0 else "+"
+    told = f"20% likely to be there; asked, it said {said}, log-odds {sign}{abs(odds)}"
+    assert browser.run(f"verdictNote({each})").replace(" %", "%") == f"“cat” is {verdict}: {told}"
+    back = browser.run(f"backNote({{text: 'A cat.', denied: [{each}]}}).map((e) => e.textContent).join('')")
+    assert back.replace(" %", "%") == f"It wanted to say: A cat. Denied: cat ({told})"
+    marked = f"((span) => {{ verdictMark(span, {{asked: {each}}}); return span.outerHTML }})(element('b'))"
+    html = browser.run(marked)
+    assert f"said-{said}" in html and ("denied" in html) == (verdict == "denied")
 
 
 def test_only_words_are_in_lists_of_words(browser: Browser, judged: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,8 +21,8 @@ from seewhen.errors import InvalidInput
 from seewhen.runs import wording
 from seewhen.runs.pictures import open_picture
 from seewhen.runs.report import Group, Line
-from seewhen.runs.store import Run
-from seewhen.showing.viewer.naming import named_objects
+from seewhen.runs.store import Record, Run
+from seewhen.showing.viewer.naming import Verdicts, named_objects
 from seewhen.showing.viewer.page import write_page
 from seewhen.showing.viewer.payload import FORMAT, Truth
 from seewhen.showing.viewer.runs import Load, Questions, RunPages, Shown, questions_of, shown_of, sorted_by_wrong
@@ -88,7 +89,7 @@ def answers_page(group: Group, home: str, sources: Sources, look: Look | None = 
         "common": {"model": str(group.facts["model"]), "about": {"decoding": group.facts["decoding"]}},
         "pictures": pictures,
         "samples": samples,
-        "why": _why(runs),
+        "why": _why(runs, questions, sources, seed),
         "rest": _rest(group, len(shown), left_out, seed, note),
     }
 
@@ -139,17 +140,17 @@ def _sample(each: Shown, group: Group, questions: Questions | None, truth: Truth
         "prompt": "" if questions is None else questions.tasks[each.id].prompt,
         "images": [each.records[0].image],
         "truth": None if truth is None else list(truth.objects),
-        "answers": [
-            _light(record.answer, record.tokens, truth) | each.judged(place)
-            for place, record in enumerate(each.records)
-        ],
+        "answers": [_light(record, truth) | each.judged(place) for place, record in enumerate(each.records)],
     }
 
 
-def _light(text: str, tokens: int, truth: Truth | None) -> dict[str, Any]:
-    """An answer as words, with the objects that some of them name."""
-    words = _WORDS.findall(text)
-    light: dict[str, Any] = {"words": words, "tokens": tokens}
+def _light(record: Record, truth: Truth | None) -> dict[str, Any]:
+    """An answer as words, with the objects that some of them name and what the method itself told of them."""
+    words = _WORDS.findall(record.answer)
+    light: dict[str, Any] = {"words": words, "tokens": record.tokens}
+    if record.told:
+        verdicts = Verdicts(words, record.told)
+        light["asked"] = {**verdicts.summary(), "of_words": {str(n): v for n, v in verdicts.of_words().items()}}
     if truth is not None:
         named = named_objects(words, truth.objects)
         light["objects"] = {
@@ -184,8 +185,13 @@ def _line(line: Line, group: Group) -> str:
     return f"{wording.title(line.label)}: {', '.join(scores)}. Run {line.run.path.name}."
 
 
-def _why(runs: Sequence[Run]) -> str:
-    names = " ".join(run.path.name for run in runs[:2])
+def _why(runs: Sequence[Run], questions: Questions | None, sources: Sources, seed: int) -> str:
+    """The command that shows one answer, from where the report was made; the page fills in ID."""
+    flags = {"--data": sources.data, "--images": sources.images, "--seed": seed or None}
+    if questions is None:
+        flags["--data"] = Path("FOLDER")
+    given = [word for flag, value in flags.items() if value is not None for word in (flag, str(value))]
+    names = shlex.join([*(str(run.path) for run in runs[:2]), *given])
     return f"Words only. Maps: `seewhen view {names} --sample ID`, or a report with --look."
 
 

@@ -61,6 +61,7 @@ class Verdicts:
         found: dict[int, dict[str, Any]] = {}
         for verdict in self._told["verdicts"]:
             known = {name: verdict.get(name) for name in ("object", "verdict", "odds", "probability")}
+            known |= {"own": verdict["own"]} if "own" in verdict else {}
             first, last = bisect_right(self._ends, verdict["start"]), bisect_left(self._ends, verdict["end"])
             found |= dict.fromkeys(range(first, min(last + 1, len(self._ends))), known)
         return found
@@ -71,4 +72,5 @@ class Verdicts:
             {"text": said["text"], "before": bisect_right(self._ends, said["after"]), "denied": said["denied"]}
             for said in self._told["taken_back"]
         ]
-        return {**{name: self._told[name] for name in ("asked", "steps", "tokens")}, "taken_back": back}
+        known = ("asked", "steps", "tokens", "later")
+        return {**{name: self._told[name] for name in known if name in self._told}, "taken_back": back}

@@ -197,12 +197,16 @@ class RunPages:
         self._about = {"decoding": runs[0].config["decoding"]["mode"], "dtype": model["dtype"]}
         self._model = ", ".join(models)
 
-    def page(self, shown: Shown) -> dict[str, Any]:
-        """The payload of one question."""
+    def page(self, shown: Shown, verdicts: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
+        """The payload of one question. `verdicts` on each answer: the recorded ones unless given."""
+        judged = [record.told for record in shown.records] if verdicts is None else verdicts
         task = self._questions.tasks[shown.id]
         image = open_picture(task.source)
         truth = self._questions.truth(task)
-        traces = [self._trace(place, record, task, image) for place, record in enumerate(shown.records)]
+        traces = [
+            dataclasses.replace(self._trace(place, record, task, image), told=(dict(said),) if said else ())
+            for place, (record, said) in enumerate(zip(shown.records, judged, strict=True))
+        ]
         layers = attention_layers(traces)
         answers = []
         for place, (trace, record) in enumerate(zip(traces, shown.records, strict=True)):

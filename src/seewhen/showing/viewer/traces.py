@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +68,7 @@ def traces_page(
                 answers,
                 shown or [image_payload(_blank(first, row, i), "") for i in range(max(count, 1))],
                 model=str(meta.get("model", first.model)),
-                prompt=_prompt(meta, row),
+                prompt=prompt_of(first, row),
                 truth=truth,
                 about={
                     name: value
@@ -102,7 +102,9 @@ def own_pictures(trace: Trace) -> list[Image.Image]:
     return [open_image(file) for file in trace.pictures] if whole else []
 
 
-def _prompt(meta: Mapping[str, Any], row: int) -> str:
+def prompt_of(trace: Trace, row: int) -> str:
+    """What was asked of a row, where that is known."""
+    meta = trace.meta
     prompts = meta.get("prompts")
     if isinstance(prompts, list | tuple) and row < len(prompts):
         return str(prompts[row])

@@ -92,13 +92,14 @@ def _picture(seen: Seen, words: str | None, reader: CaptionReader) -> dict[str, 
     }
 
 
-def _groups(seen: Seen, marks: _Marks) -> Iterator[tuple[list[str], list[Piece]]]:
-    """Answers with the methods that gave them, word for word."""
+def _groups(seen: Seen, marks: _Marks) -> Iterator[tuple[list[str], list[Piece], list[dict[str, Any]]]]:
+    """Answers with the methods that gave them, word for word, and what these took back."""
     together: dict[str, list[Said]] = {}
     for said in seen.said:
         together.setdefault(said.record.answer, []).append(said)
     for some in together.values():
-        yield [said.method for said in some], list(marks.pieces(some[0]))
+        back = [{"by": said.method, **each} for said in some for each in said.record.told.get("taken_back", ())]
+        yield [said.method for said in some], list(marks.pieces(some[0])), back
 
 
 class _Marks:
@@ -152,4 +153,7 @@ class _Marks:
 def _title(asked: Asked | None) -> str:
     if asked is None or asked.probability is None:
         return ""
-    return f"{asked.object}: {asked.verdict} when asked ({100 * asked.probability:.0f} %)"
+    likely = f"{100 * asked.probability:.0f} % likely to be there"
+    # A fitted verdict may deny what the model says yes to: the odds say which it was.
+    said = "" if asked.odds is None else f"; asked, it said {'no' if asked.odds < 0 else 'yes'}, {asked.odds:+.1f}"
+    return f"{asked.object}: {asked.verdict}, {likely}{said}"

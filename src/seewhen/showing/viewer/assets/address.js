@@ -48,11 +48,18 @@ function restore() {
   state.layer = wanted.get("layer") || "mean";
   state.look = wanted.get("look") || "light";
   if (PAGE.samples) restoreList(wanted); else openPage(PAGE);
+  document.title = `${tabTitle()} - seewhen`;
   at("map-kind").value = state.kind;
   at("map-look").value = state.look;
   if (!wanted.has("token")) return;
   select(Number(wanted.get("answer")), Number(wanted.get("token")));
   if (wanted.has("pin")) pin(true);
+}
+
+// What tells this page from others in a row of tabs.
+function tabTitle() {
+  const named = DATA.id || (DATA.images[0] && DATA.images[0].name);
+  return [...new Set([named, PAGE.title || "What the model saw"])].filter(Boolean).join(": ");
 }
 
 async function copyLink() {
@@ -81,11 +88,18 @@ function wholePage(payload) {
   copy.querySelectorAll(built).forEach((part) => part.replaceChildren());
   copy.querySelectorAll("#browse, #home, #sample-keys, #run-note").forEach((part) => { part.hidden = true; });
   copy.querySelectorAll("[style]").forEach((part) => part.removeAttribute("style")); // the policy allows none
-  copy.querySelector("#payload").textContent = embedded(payload);
+  const { home, home_title: _, ...own } = payload; // the way back leads nowhere from a file that was saved
+  copy.querySelector("#payload").textContent = embedded(own);
   return `<!doctype html>\n<html lang="en">${copy.getHTML()}</html>\n`;
 }
 
 if (PAGE !== null) {
+  if (PAGE.title) at("title").textContent = PAGE.title;
+  if (PAGE.home) {
+    at("home").href = PAGE.home;
+    if (PAGE.home_title) at("home").textContent = `← ${PAGE.home_title}`;
+    at("home").hidden = false;
+  }
   if (PAGE.samples) startBrowsing();
   at("copy").hidden = false;
   at("copy").addEventListener("click", copyLink);

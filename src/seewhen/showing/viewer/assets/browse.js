@@ -7,6 +7,8 @@ const DOUBT = 0.5; // a toss-up between two words
 const list = { found: [], first: 0, current: -1 };
 const choice = { q: "", run: "", part: "", order: "", show: new Set() };
 const FILTERS = { wrong: "wrong", differs: "differs", denied: "denied when asked", doubt: "in doubt" };
+// Why a filter may have nothing to go by where answers are words only.
+const UNKNOWN = { denied: "No method of these runs asks; `confirm` does.", doubt: "Doubt is known of answers looked at again: seewhen report --look N." };
 const ORDERS = { "": "in their order", mistakes: "most mistakes first", differs: "most different first", doubt: "most doubt first", length: "longest first" };
 
 // -- what is known of an answer -------------------------------------------------------------------------
@@ -14,7 +16,7 @@ const ORDERS = { "": "in their order", mistakes: "most mistakes first", differs:
 const labels = () => (PAGE.runs || PAGE.samples[0].answers).map((each) => each.label);
 const textOf = (answer) => answer.text ?? answer.words.join("");
 const doubtOf = (answer) => answer.doubt ?? answer.words.reduce((most, word) => Math.max(most, word.risk ?? -1), -1);
-const isAsked = (answer) => Boolean(answer.denied || (answer.asked && (answer.asked.taken_back.length || answer.words.some(isDenied))));
+const isAsked = (answer) => Boolean(answer.denied || (answer.asked && (answer.asked.taken_back.length || answer.words.some(isDenied) || Object.values(answer.asked.of_words || {}).some((said) => said.verdict === "denied"))));
 
 // How many words of an answer and the first tell what the other does not.
 const counted = new WeakMap();
@@ -55,7 +57,8 @@ function matching() {
 function find() {
   const all = matching();
   for (const [name, text] of Object.entries(FILTERS)) {
-    at(`only-${name}`).nextSibling.textContent = ` ${text} (${all.filter((number) => passes(PAGE.samples[number], name)).length})`;
+    const known = at(`only-${name}`).disabled ? "not known" : all.filter((number) => passes(PAGE.samples[number], name)).length;
+    at(`only-${name}`).nextSibling.textContent = ` ${text} (${known})`;
   }
   list.found = all.filter((number) => [...choice.show].every((name) => passes(PAGE.samples[number], name)));
   if (choice.order) {
@@ -82,7 +85,8 @@ function entry(number) {
   const note = (choice.run && answers[0].note) || sample.note;
   text.append(element("span", { class: "name" }, sample.id), element("span", { class: "quiet" }, note));
   if (ASKS) text.append(element("span", { class: "quiet" }, sample.prompt));
-  text.append(element("span", { class: "snippet" }, textOf(answers[0])));
+  const said = textOf(answers[0]);
+  if (!note.toLowerCase().includes(`says ${said.toLowerCase()},`)) text.append(element("span", { class: "snippet" }, said));
   button.append(text);
   button.addEventListener("click", () => { openSample(number, true); reveal(); });
   const item = element("li");
@@ -118,13 +122,17 @@ function imageOf(image) {
 }
 
 // A light answer in the form that the viewer shows.
-function whole(answer, label) {
+function whole(answer, label, id) {
   if (Array.isArray(answer.tokens)) return answer;
   const words = answer.words.map((text, index) => ({ text, start: index, end: index + 1, risk: null }));
   for (const [index, [object, present]] of Object.entries(answer.objects || {})) Object.assign(words[index], { object, present });
+  const { of_words: judgedWords, ...asked } = answer.asked || {};
+  for (const [index, said] of Object.entries(judgedWords || {})) words[index].asked = said;
   const tokens = answer.words.map(plainToken);
-  return { label, method: {}, text: textOf(answer), words, tokens, count: answer.tokens, layers: 0, tilted_layers: [], fired: null, cost: null, asked: null, maps: null, ending: "", why: PAGE.why };
+  return { label, method: {}, text: textOf(answer), words, tokens, count: answer.tokens, layers: 0, tilted_layers: [], fired: null, cost: null, asked: answer.asked ? asked : null, maps: null, ending: "", why: PAGE.why && PAGE.why.replace("ID", id) };
 }
+
+const shellWord = (text) => (/^[\w./:=@%+-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
 function openSample(number, push = false) {
   if (push) writeAddress();
@@ -135,8 +143,9 @@ function openSample(number, push = false) {
   const sample = PAGE.samples[number];
   const run = labels().indexOf(choice.run);
   const shown = run < 0 ? [...sample.answers.keys()] : [...new Set([0, run])];
-  const answers = shown.map((each) => whole(sample.answers[each], labels()[each]));
+  const answers = shown.map((each) => whole(sample.answers[each], labels()[each], shellWord(sample.id)));
   openPage({ ...PAGE.common, ...sample, images: sample.images.map(imageOf).filter((image) => image.src), answers });
+  document.title = `${tabTitle()} - seewhen`;
   if (push) writeAddress(true);
 }
 
@@ -168,7 +177,12 @@ function buildChoices() {
   options("part", [["", "all"], ...parts.map((part) => [part, part])], choice.part);
   at("part").parentElement.hidden = parts.length < 2;
   const known = Object.keys(FILTERS).filter((name) => all.some((sample) => sample.answers.some((_, number) => measures[name](sample, number) > 0)));
-  for (const name of Object.keys(FILTERS)) at(`only-${name}`).parentElement.hidden = !known.includes(name);
+  for (const name of Object.keys(FILTERS)) {
+    const field = at(`only-${name}`), missing = !known.includes(name) && UNKNOWN[name];
+    field.parentElement.hidden = !known.includes(name) && !(missing && PAGE.why);
+    field.disabled = Boolean(missing);
+    field.parentElement.title = missing || "";
+  }
   const orders = Object.entries(ORDERS).filter(([name]) => !(name in measures) || name === "length" || known.includes(name === "mistakes" ? "wrong" : name));
   options("order", orders, choice.order);
 }
@@ -176,8 +190,6 @@ function buildChoices() {
 function startBrowsing() {
   at("browse").hidden = at("sample-keys").hidden = false;
   at("rest").textContent = PAGE.rest;
-  if (PAGE.title) at("title").textContent = PAGE.title;
-  if (PAGE.home) { at("home").href = PAGE.home; at("home").hidden = false; }
   at("search").addEventListener("input", () => { choice.q = at("search").value; find(); buildList(); scheduleAddress(); });
   for (const id of ["run", "part", "order"]) at(id).addEventListener("change", () => { choice[id] = at(id).value; chosen(); });
   for (const name of Object.keys(FILTERS)) {

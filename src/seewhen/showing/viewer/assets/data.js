@@ -43,7 +43,7 @@ function mapOf(answer, token, kind, layer) {
     // Traces of the library have no evidence, only weights.
     const evident = kind === "evidence" && maps.similarity;
     const kept = evident ? maps.similarity : maps.relevance;
-    if (!kept || !kept[token] || !kept[token].bytes) return { values: null, why: "This was not recorded." };
+    if (!kept || !kept[token] || !kept[token].bytes) return { values: null, why: "This was not recorded: give attach or generate trace=True." };
     const values = unpack(kept[token]);
     return { values, name: evident ? MAPS.evidence : MAPS.weights, own: true, ...extremes(values) };
   }

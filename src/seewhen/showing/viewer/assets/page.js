@@ -15,12 +15,15 @@ function stats(answer) {
   if (answer.cost && answer.cost.extra_rows) parts.push(`+${answer.cost.extra_rows} row`);
   if (answer.asked) {
     const { asked, taken_back: back, steps, tokens } = answer.asked;
-    parts.push(`asked about ${asked}`);
+    if (asked) parts.push(`${answer.asked.later ? "afterwards " : ""}asked about ${asked}`);
     if (back.length) parts.push(`${back.length} sentence${back.length > 1 ? "s" : ""} taken back, ${(steps / Math.max(tokens, 1)).toFixed(1)} steps per token`);
   }
   if (DATA.truth !== null && !answer.busy) {
     const named = (present) => new Set(answer.words.filter((word) => word.object && word.present === present).map((word) => word.object)).size;
-    parts.push(`names ${named(true)} things that are there, ${named(false)} that are not`);
+    const things = (count) => `${count} thing${count === 1 ? "" : "s"}`;
+    // An answer such as "yes" names nothing, and need not.
+    if (named(true) + named(false)) parts.push(`names ${things(named(true))} that ${named(true) === 1 ? "is" : "are"} there, ${named(false)} that ${named(false) === 1 ? "is" : "are"} not`);
+    else if (answer.words.length > 3) parts.push("names nothing");
   }
   return parts.join(" · ");
 }
@@ -146,7 +149,7 @@ function pin(pinned) {
 function showWord(answer, word) {
   const token = answer.tokens[state.token];
   at("word-title").textContent = `“${word.text.trim()}”`;
-  const facts = [`token ${state.token + 1} of ${answer.tokens.length}`];
+  const facts = [`${answer.count === undefined ? "token" : "word"} ${state.token + 1} of ${answer.tokens.length}`]; // `count`: of tokens, where only words are known
   if (token.risk !== null) facts.push(`risk ${token.risk.toFixed(2)} (${LEVELS[riskLevel(token.risk)]}, entropy ${token.entropy.toFixed(2)} nats)`);
   if (token.probability !== null) facts.push(`chosen with probability ${percent(token.probability)}`);
   if (answer.maps) facts.push(token.fired.length ? `tilted in layer${token.fired.length > 1 ? "s" : ""} ${token.fired.join(", ")}` : "not tilted");
@@ -337,7 +340,8 @@ function buildLegend() {
 // Where to begin: at a thing that is not there, else at the riskiest word.
 function mostTelling() {
   const spoken = (word) => /[\p{L}\p{N}]/u.test(word.text);
-  const weight = (word) => (word.risk || 0) + (word.present === false || isDenied(word) ? 2 : 0);
+  // An article said with doubt tells little.
+  const weight = (word) => (SMALL.has(bare(word)) ? 0 : 1) + (word.risk || 0) + (word.present === false || isDenied(word) ? 3 : 0);
   let best = [0, 0], most = -1;
   DATA.answers.forEach((answer, number) => answer.words.filter(spoken).forEach((word) => {
     if (weight(word) > most) { most = weight(word); best = [number, word.start]; }

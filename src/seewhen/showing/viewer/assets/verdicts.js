@@ -2,26 +2,35 @@
 
 const isDenied = (word) => Boolean(word.asked && word.asked.verdict === "denied");
 
-function verdictNote({ object, verdict, odds, probability }) {
-  if (verdict === "not asked") return `names “${object}”, not asked about`;
+// What the model said when asked is the sign of its odds. A verdict goes by more where it was fitted (how sure the
+// word was, how often such words are right) and by a threshold, so an object may be denied although it said yes.
+function judgedBy({ odds, probability }) {
   const sign = odds < 0 ? "−" : "+";
-  return `asked about “${object}” it said ${verdict === "denied" ? "no" : "yes"}: ${percent(probability)} (log-odds ${sign}${Math.abs(odds).toFixed(1)})`;
+  return `${percent(probability)} likely to be there; asked, it said ${odds < 0 ? "no" : "yes"}, log-odds ${sign}${Math.abs(odds).toFixed(1)}`;
 }
 
-// A denied word is struck; of an object named by two words, the small mark stands after the second.
+function verdictNote(said) {
+  if (said.verdict === "not asked") return `names “${said.object}”, not asked about`;
+  // A method that asks judges while it writes; what was asked afterwards may differ.
+  const own = said.own ? `; while it wrote: ${said.own.verdict}, ${percent(said.own.probability)} likely` : "";
+  return `“${said.object}” is ${said.verdict}: ${judgedBy(said)}${own}`;
+}
+
+// A denied word is struck, a small mark says what the model said; of an object named by two words it stands after
+// the second.
 function verdictMark(span, word, next) {
-  const { object, verdict } = word.asked;
+  const { object, verdict, odds } = word.asked;
   if (verdict === "not asked") return;
   span.classList.add("asked");
   span.classList.toggle("denied", verdict === "denied");
   if (!(next && next.asked && next.asked.object === object)) {
-    span.append(element("span", { class: verdict === "denied" ? "said-no" : "said-yes", "aria-hidden": "true" }));
+    span.append(element("span", { class: odds < 0 ? "said-no" : "said-yes", "aria-hidden": "true" }));
   }
 }
 
 function backNote(said) {
-  const named = said.denied.map((each) => (said.denied.length > 1 ? `${each.object} ` : "") + percent(each.probability));
-  return [element("span", {}, "It wanted to say: "), element("del", {}, said.text), element("span", {}, ` Asked, it said no: ${named.join(", ")}`)];
+  const named = said.denied.map((each) => `${each.object} (${judgedBy(each)})`);
+  return [element("span", {}, "It wanted to say: "), element("del", {}, said.text), element("span", {}, ` Denied: ${named.join(", ")}`)];
 }
 
 // The sentences taken back before a word, folded; or null.
@@ -58,9 +67,10 @@ function unfoldAll(number) {
 
 function legendOfVerdicts(entry) {
   const asked = DATA.answers.filter((answer) => answer.asked);
-  if (!asked.length) return;
-  entry("word", "said-yes", "asked, it said yes");
-  if (asked.some((answer) => answer.words.some(isDenied))) entry("word", "denied said-no", "asked, it said no");
+  const some = (test) => asked.some((answer) => answer.words.some((word) => word.asked && word.asked.verdict !== "not asked" && test(word.asked)));
+  if (some((said) => said.odds >= 0)) entry("word", "said-yes", "asked, it said yes");
+  if (some((said) => said.odds < 0)) entry("word", "said-no", "asked, it said no");
+  if (some((said) => said.verdict === "denied")) entry("word", "denied", "denied");
   if (asked.some((answer) => answer.asked.taken_back.length)) entry("↩", "", "taken back: open it");
 }
 
