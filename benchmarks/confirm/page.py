@@ -80,12 +80,13 @@ def _gap(cell: dict[str, Any]) -> str:
 
 def ceilings(scores: dict[str, Any]) -> str:
     """What each model could recover."""
-    lines = ["| | invented now | at the same recall | recoverable |", "|---|---|---|---|"]
+    lines = ["| | pictures | invented now | at the same recall | recoverable |", "|---|---|---|---|---|"]
     for part, title in TITLES.items():
         for mode, found in scores[part].get("ceiling", {}).items():
             cells = [found[name] for name in ("invented_now", "invented_at_same_recall", "recoverable")]
             shown = [_share(cell) for cell in cells]
-            lines.append(" | ".join([f"| {title}, {'greedy' if mode == 'greedy' else 'sampled'}", *shown]) + " |")
+            how = "greedy" if mode == "greedy" else "sampled"
+            lines.append(" | ".join([f"| {title}, {how}", str(found["pictures"]), *shown]) + " |")
     return "\n".join(lines)
 
 

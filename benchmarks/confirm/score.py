@@ -164,6 +164,8 @@ class Study:
     ) -> dict[str, Any]:
         rows: dict[str, list[Any]] = {name: [] for name in ("image", "true", "said", "odds", "elsewhere", *DOUBT)}
         for number, (item, line) in enumerate(zip(self.items, captions, strict=True)):
+            if item.name not in asked:
+                continue
             said: dict[str, dict[str, float]] = {}
             for mention in line["told"]["verdicts"]:
                 said.setdefault(mention["object"], mention)
@@ -176,7 +178,7 @@ class Study:
                 rows["elsewhere"].append(np.mean([name in objects for objects in drawn]))
                 for signal in DOUBT:
                     rows[signal].append(said[name][signal] if name in said else np.nan)
-        return asdict(ceiling(Pairs.of(**rows), replicates=replicates))
+        return {"pictures": len(asked), **asdict(ceiling(Pairs.of(**rows), replicates=replicates))}
 
 
 def main() -> None:

@@ -64,7 +64,7 @@ class Ask:
     server: str | None = None  # an OpenAI-compatible server that has the model
     key_from: str = KEY  # environment variable with its key
     at_once: int = 16  # answers of a server
-    request: Mapping[str, Any] = field(default_factory=dict, hash=False)  # what goes along with every request to it
+    request: Mapping[str, Any] = field(default_factory=dict, hash=False)  # goes along with every request to it
 
     def __post_init__(self) -> None:
         for name in ("scenes", "limit", "seeds", "max_new_tokens"):
