@@ -70,7 +70,7 @@ def photographs() -> list[Run]:
     """On two cores a caption with questions takes two seconds, so: one seed."""
     part = "photo-test"
     runs = _runs(part, "regular", (None, *FIVE)) + _runs(part, MARK, (None, *FIVE), "mark")
-    runs += _verdict(part, 0.0, ONE) + _asking(part, 0.0, ONE)
+    runs += _verdict(part, 0.0, ONE) + _verdict(part, -1.0, ONE) + _asking(part, 0.0, ONE)
     runs += [Run(part, "regular", 0, temperature=t) for t in COOLER]
     runs += _runs(part, "min-p", ONE)
     runs += _asking(part, 0.0, (None,)) + _verdict(part, 0.0, (None,))
@@ -87,6 +87,7 @@ def scenes() -> list[Run]:
     runs += _verdict(part, 0.0, (None, *FIVE)) + _asking(part, 0.0, (None, *THREE))
     for threshold in (-1.0, 1.0, 2.0, 3.0):
         runs += _asking(part, threshold, (None, 0)) + _verdict(part, threshold, (None, 0))
+    runs += _verdict(part, -1.0, (1, 2))
     runs += [Run(part, "regular", seed, temperature=t) for t in COOLER for seed in FIVE]
     runs += _runs(part, "min-p", FIVE) + _verdict(part, 0.0, ONE, before="min-p+")
     runs += _verdict(part, 0.0, ONE, temperature=0.5)
