@@ -203,6 +203,7 @@ def commands() -> list[str]:
 _STANDS_FOR = {
     "llava-hf/llava-1.5-7b-hf": "packaged",
     "shape:llava-1.5-7b": "packaged --tokens 4 --repeats 1 --method regular,cai",
+    "demo/cat.jpg": "photo.jpg",  # without the language model for photographs the demonstration draws a scene
     "MODEL photos/": "packaged photos/ --methods confirm -n 8 --no-open",
     "MODEL --scenes 100": "packaged --scenes 5 --max-new-tokens 24",
     "--data DIR --model MODEL": "--model packaged --scenes 2 --split test --out runs",
