@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ import torch
 from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
+# A shell starts what runs in its background with Ctrl-C ignored, and every process begun here would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long examples take is the machine's, not the code's, and which are drawn is the same for everybody: one that
 # fails must fail in the change that broke it. `--hypothesis-profile=drawn` looks for others.
 untimed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
