@@ -47,7 +47,7 @@ from server.loopback import until
 KEY = "sk-very-secret-0123456789"
 ASK = request([{"role": "user", "content": "What is there?"}], model="any")
 OK = says(completion())
-HASTY: dict[str, Any] = {"timeout": 0.5, "tries": 2, "deadline": 20.0}
+HASTY: dict[str, Any] = {"timeout": 2.0, "tries": 2, "deadline": 60.0}
 
 
 def ask(url: str, **patience: Any) -> Any:
