@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import seewhen
-from cli.command import Ran, in_process
+from cli.command import Ran
 from runs.tiny_checkpoint import write
 from seewhen.errors import InvalidInput, SeewhenError, UnsupportedMode
 from seewhen.runs.evaluate import Ask, evaluate
@@ -32,18 +32,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVED_KEY", KEY)
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
-    return in_process(monkeypatch, capsys)
-
-
-@pytest.fixture
-def picture(tmp_path: Path) -> Path:
-    path = tmp_path / "scene.png"
-    render(dataset("shifted", 1)[0]).save(path)
-    return path
 
 
 def asked(url: str, benchmark: str = "chair", **more: Any) -> Ask:

@@ -10,28 +10,15 @@ from typing import Any
 import pytest
 
 import seewhen
-from cli.command import Ran, in_process
+from cli.command import Ran
 from seewhen.errors import InvalidInput
 from seewhen.runs.evaluate import Ask, evaluate
-from seewhen.scenes import dataset, render
 from seewhen.served.extras import extras_of
 from served.fault_server import Handler, completion, drops, faulty, says, sees
 
 TEXT = "A dog."
 EXTRA = ["--request", "add_special_tokens=true", "--request", "user=me"]
 ADDED = {"add_special_tokens": True, "user": "me"}
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
-    return in_process(monkeypatch, capsys)
-
-
-@pytest.fixture
-def picture(tmp_path: Path) -> Path:
-    path = tmp_path / "scene.png"
-    render(dataset("shifted", 1)[0]).save(path)
-    return path
 
 
 def tells(handler: Handler) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 import seewhen
+from seewhen.asking.default_model import name_of
 from seewhen.errors import InvalidInput
 from seewhen.scenes import render, sample
-from seewhen.verdicts.shipped import shipped_verdict, verdict_named
+from seewhen.verdicts.shipped import shipped_name, shipped_verdict, verdict_named
 from seewhen.verdicts.verdict import ASKING_ALONE, WRITTEN, Verdict, sigmoid
 
 
@@ -56,3 +57,9 @@ def test_the_fit_is_used_by_check() -> None:
         expected = sigmoid(fit.asked.log_odds([each.odds], each.object))
         assert each.probability == pytest.approx(expected, abs=1e-4) != pytest.approx(sigmoid(each.odds), abs=1e-3)
     assert "badly" in checked.notes[0] and fit.about["asking_auroc"] < 0.8
+
+
+def test_the_photo_model_is_known_in_a_cache_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEEWHEN_CACHE", "/else")
+    assert shipped_name("/else/photo-1") == "photo"
+    assert name_of(model_at("/else/photo-1")) == "the model for photographs"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from seewhen.backbones import loading
 from seewhen.backbones.photo.source import INSTALL, find
+from seewhen.verdicts.shipped import shipped_name
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -23,13 +24,10 @@ def is_packaged(model: str) -> bool:
 
 
 def name_of(model: Any) -> str:
-    """What a loaded model is called."""
-    from seewhen.backbones.photo.checkpoint import cache_folder
-
-    name = str(getattr(model.config, "_name_or_path", ""))
-    if Path(name).parent == cache_folder() and Path(name).name.startswith("photo-"):
-        return "the model for photographs"  # which lies in a folder of the cache
-    return "the packaged model" if name == str(loading.PACKAGED_PATH) else name
+    """What a loaded model is called; the two that come along lie in folders that tell nobody anything."""
+    place = str(getattr(model.config, "_name_or_path", ""))
+    called = {"packaged": "the packaged model", "photo": "the model for photographs"}
+    return called.get(shipped_name(place), place)
 
 
 def looks_like_scene(image: Image.Image) -> bool:

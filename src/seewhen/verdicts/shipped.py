@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from seewhen.backbones.photo.checkpoint import cache_folder
 from seewhen.verdicts.verdict import Verdict, verdict_from
 
 WEAK = 0.8  # AUROC of asking below which a note says so
@@ -41,7 +42,8 @@ def note_if_weak(verdict: Verdict) -> str | None:
 
 def shipped_name(place: str) -> str:
     """`packaged` or `photo` by where a checkpoint was loaded from; empty for others."""
-    folder = Path(place).name
-    if folder == "emoji" and Path(place).parent.name == "weights":
+    folder = Path(place)
+    if folder.name == "emoji" and folder.parent.name == "weights":
         return "packaged"
-    return "photo" if folder.startswith("photo-") and Path(place).parent.name == "seewhen" else ""
+    built = folder.parent.name == "seewhen" or folder.parent == cache_folder()
+    return "photo" if built and folder.name.startswith("photo-") else ""
