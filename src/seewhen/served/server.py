@@ -11,7 +11,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -311,24 +311,22 @@ def _ended(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
+def _behind(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what is behind it: the client wraps whatever is raised while it reads a response."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
 def _cause(error: BaseException) -> BaseException:
-    """What is behind an error: the client wraps whatever is raised while it reads a response."""
-    behind: BaseException | None = error
-    while behind is not None:
-        if isinstance(behind, _Status | _Nonsense):
-            return behind
-        behind = behind.__cause__
-    return error
+    """What of that is our own, or the error itself."""
+    return next((each for each in _behind(error) if isinstance(each, _Status | _Nonsense)), error)
 
 
 def _broke_off(error: BaseException) -> bool:
     """Whether there was a connection."""
-    behind: BaseException | None = error
-    while behind is not None:
-        if type(behind).__name__ in ("RemoteProtocolError", "ReadError", "WriteError"):
-            return True
-        behind = behind.__cause__
-    return False
+    lost = ("RemoteProtocolError", "ReadError", "WriteError")
+    return any(type(each).__name__ in lost for each in _behind(error))
 
 
 def _wait(number: int, cause: BaseException) -> float:
