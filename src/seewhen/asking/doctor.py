@@ -27,7 +27,7 @@ def _version(package: str) -> str:
 
 
 def _extras() -> dict[str, list[str]]:
-    """The packages of each extra that is for users, as this installation declares them (a bare source tree: none)."""
+    """The packages of each extra that is for users, as this installation declares them; a bare tree has none."""
     found: dict[str, list[str]] = {}
     try:
         declared = requires("seewhen") or []
