@@ -17,7 +17,7 @@ import seewhen
 from embedded.train.data import patch_owners
 from embedded.train.measure import auroc, mentions
 from embedded.train.recipe import Shape, load
-from embedded.train.stages import Words, sharpened
+from embedded.train.stages import Words, decode, sharpened
 from embedded.train.words import build_tokenizer
 from seewhen.errors import InvalidInput
 from seewhen.scenes import dataset
@@ -137,3 +137,11 @@ def test_sharpening_is_undone() -> None:
     with sharpened(Model, 2.0):
         assert torch.equal(Model.lm_head.weight, 2 * before)
     assert torch.equal(Model.lm_head.weight, before)
+
+
+def test_the_training_pass_is_the_model_s_own() -> None:
+    model, _ = seewhen.load("packaged", device="cpu", dtype=torch.float32)
+    embedded = 0.05 * torch.randn(2, 20, 256, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        own = model.model.language_model(inputs_embeds=embedded).last_hidden_state
+        torch.testing.assert_close(decode(model, embedded), own, rtol=1e-4, atol=1e-4)

@@ -173,35 +173,41 @@ class Trainer:
         return graph.replay
 
 
+def alignment(
+    patches: Tensor, table: nn.Embedding, labels: Tensor, colors: Tensor, known: Words, scale: Tensor
+) -> Tensor:
+    """How far projected patches are from the words for what they show: contrastive over all names, and over all
+    colours. `scale` holds the logarithms of two strengths, which are learned."""
+    patches = F.normalize(patches.float(), dim=-1)
+    # Both forms of a name are pulled to the same patches, the singular more often.
+    forms = (*known.singular, *known.contexts), (*known.plural, *known.contexts)
+    background = (labels < 0) & (labels > -100)
+    target = torch.where(background, len(CATEGORIES) - 1 - labels, labels)
+    # Most patches are background.
+    weight = constant((1.0,) * len(CATEGORIES) + (0.15,) * len(CONTEXTS), patches.device)
+    strength = scale.clamp(max=3.7).exp()
+    by_name = torch.zeros((), device=patches.device)
+    for share, names in zip((0.7, 0.3), forms, strict=True):
+        scores = strength[0] * (patches @ name_vectors(table, names).float().T)
+        by_name = by_name + share * F.cross_entropy(scores.flatten(0, 1), target.flatten(), weight)
+    hues = name_vectors(table, known.colors).float()
+    by_color = F.cross_entropy(strength[1] * (patches @ hues.T).flatten(0, 1), colors.flatten(), ignore_index=-100)
+    return by_name + 0.5 * torch.nan_to_num(by_color)
+
+
 def train_tower(model: Any, pictures: Pictures, known: Words, stage: Stage, log: Log, device: str) -> None:
     """Patches are pulled towards the word for what they show (the place, for background), and tinted patches
-    towards their colour's word as well: contrastive over all names, and over all colours."""
+    towards their colour's word as well."""
     inner = model.model
     table = inner.language_model.embed_tokens
     scale = nn.Parameter(torch.tensor([2.3, 2.3], device=device))
     images = torch.from_numpy(pictures.pixels).to(device)
     labels = torch.from_numpy(pictures.labels).to(device).long()
     colors = torch.from_numpy(pictures.colors).to(device).long()
-    weight = torch.ones(len(CATEGORIES) + len(CONTEXTS), device=device)
-    weight[len(CATEGORIES) :] = 0.15  # most patches are background
 
     def loss_of(rows: Tensor) -> Tensor:
-        patches = F.normalize(inner.multi_modal_projector(features(model, images[rows])).float(), dim=-1)
-        # Both forms of a name are pulled to the same patches, the singular more often.
-        forms = (*known.singular, *known.contexts), (*known.plural, *known.contexts)
-        target = labels[rows]
-        background = (target < 0) & (target > -100)
-        target = torch.where(background, len(CATEGORIES) - 1 - target, target)
-        strength = scale.clamp(max=3.7).exp()
-        by_name = torch.zeros((), device=device)
-        for share, names in zip((0.7, 0.3), forms, strict=True):
-            scores = strength[0] * (patches @ name_vectors(table, names).float().T)
-            by_name = by_name + share * F.cross_entropy(scores.flatten(0, 1), target.flatten(), weight)
-        hues = name_vectors(table, known.colors).float()
-        by_color = F.cross_entropy(
-            strength[1] * (patches @ hues.T).flatten(0, 1), colors[rows].flatten(), ignore_index=-100
-        )
-        return by_name + 0.5 * torch.nan_to_num(by_color)
+        patches = inner.multi_modal_projector(features(model, images[rows]))
+        return alignment(patches, table, labels[rows], colors[rows], known, scale)
 
     trained = (inner.vision_tower, inner.multi_modal_projector, table, scale)
     Trainer(trained, stage, device).run(loss_of, len(images), log)
@@ -218,14 +224,41 @@ def tower_features(model: Any, pixels: Any, device: str, batch: int = 1024) -> T
 
 
 def decode(model: Any, embedded: Tensor) -> Tensor:
-    """The decoder's layers and final norm: its forward pass without masks to prepare or a cache to fill."""
+    """The decoder's layers and final norm, in fewer and larger steps than its own forward pass: at this width
+    memory is what takes the time. On a GPU all is computed in bfloat16, weights are rounded on the way."""
     inner = model.model.language_model
     positions = torch.arange(embedded.shape[1], device=embedded.device)[None]
-    turns = inner.rotary_emb(embedded, positions)
-    hidden = embedded
-    for layer in inner.layers:
-        hidden = layer(hidden, position_embeddings=turns, attention_mask=None, position_ids=positions)
-    return inner.norm(hidden)
+    with torch.autocast(embedded.device.type, enabled=False):
+        hidden = embedded.to(torch.bfloat16) if embedded.is_cuda else embedded
+        turns = inner.rotary_emb(hidden, positions)
+        for layer in inner.layers:
+            hidden = _layer(layer, hidden, turns)
+        return _normed(inner.norm, hidden)
+
+
+def _normed(norm: Any, hidden: Tensor) -> Tensor:
+    return F.rms_norm(hidden, hidden.shape[-1:], norm.weight.to(hidden.dtype), norm.variance_epsilon)
+
+
+def _layer(layer: Any, hidden: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
+    """A Llama layer with as many heads of keys as of queries, and causal attention."""
+    own, mlp = layer.self_attn, layer.mlp
+    rows, length, width = hidden.shape
+
+    def applied(to: Tensor, *linears: nn.Linear) -> Tensor:
+        weight = linears[0].weight if len(linears) == 1 else torch.cat([each.weight for each in linears])
+        return F.linear(to, weight.to(to.dtype))
+
+    mixed = applied(_normed(layer.input_layernorm, hidden), own.q_proj, own.k_proj, own.v_proj)
+    mixed = mixed.view(rows, length, 3, -1, own.head_dim).permute(2, 0, 3, 1, 4)
+    cos, sin = turns
+    both = mixed[:2]
+    first, second = both.chunk(2, dim=-1)
+    queries, keys = both * cos + torch.cat([-second, first], dim=-1) * sin
+    seen = F.scaled_dot_product_attention(queries, keys, mixed[2], is_causal=True)
+    hidden = hidden + applied(seen.transpose(1, 2).reshape(rows, length, width), own.o_proj)
+    gate, up = applied(_normed(layer.post_attention_layernorm, hidden), mlp.gate_proj, mlp.up_proj).chunk(2, -1)
+    return hidden + applied(F.silu(gate) * up, mlp.down_proj)
 
 
 class Dialogues:
@@ -311,18 +344,20 @@ def finetune(
     stage: Stage,
     log: Log,
     device: str,
-    after: Callable[[int], None],
-    until: float,
+    after: Callable[[int], None] | None = None,
+    until: float = math.inf,
+    texts: Dialogues | None = None,
 ) -> None:
-    """Projector and decoder, on captions and questions; the tower and the embeddings stay as they are."""
+    """Projector and decoder, on captions and questions; the tower and the embeddings stay as they are. With `texts`
+    dialogues without a picture go on to be learned beside them."""
 
     def loss_of(chosen: Tensor) -> Tensor:
         # The caption of one half of the pictures, a question about the other half.
         half = len(chosen) // 2
         told, asked = chosen[:half], chosen[half:]
-        return captions.loss(model, told, in_front(model, seen[told], known)) + 0.5 * questions.loss(
-            model, asked, in_front(model, seen[asked], known)
-        )
+        loss = captions.loss(model, told, in_front(model, seen[told], known))
+        loss = loss + 0.5 * questions.loss(model, asked, in_front(model, seen[asked], known))
+        return loss if texts is None else loss + 0.5 * texts.loss(model, told)
 
     model.requires_grad_(False)
     trained = (model.model.multi_modal_projector, *decoder(model))

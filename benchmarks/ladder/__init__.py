@@ -1,0 +1,1 @@
+"""A ladder of small LLaVAs: how a model was made, and when a method helps it. See README.md."""
