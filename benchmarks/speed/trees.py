@@ -4,8 +4,8 @@
     python benchmarks/speed/trees.py ../before/src src --out benchmarks/speed/results/trees.json
 
 Each tree has a process of its own with a model of a published shape and random weights. The processes live side by
-side and take turns, so that a drift of the machine falls on both; the time of a long answer less that of a short one
-is divided by the tokens between them. Ratios are taken within each round.
+side and take turns, so that a drift of the machine falls on both; the time of a long answer less that of a short
+one is divided by the tokens between them. Ratios are taken within each round.
 """
 
 from __future__ import annotations
