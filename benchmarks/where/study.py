@@ -1,6 +1,6 @@
 """Captions and answers with tilts to known places: `python -m where.study scenes|photo --out DIR [--store STORE]`.
 
-One gzip file of JSON lines for each setting, and `questions.jsonl.gz`; resumes. `python -m where.score DIR`.
+One gzip file of JSON lines for each setting, and for the questions; resumes. Read by `python -m where.score DIR`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 import torch
+import transformers
 from PIL import Image
 from torch import Tensor
 
@@ -45,13 +46,13 @@ class Picture:
     boxes: tuple[tuple[str, Box], ...]  # as fractions of the picture
 
 
-def scenes(count: int) -> list[Picture]:
+def scenes(count: int, first: int = 5100) -> list[Picture]:
     """Drawn scenes that no other study uses."""
     from seewhen.scenes import render, sample
-    from seewhen.scenes.scene import SIZE
+    from seewhen.scenes.world import SIZE
 
     found = []
-    for index in range(5000, 5000 + count):
+    for index in range(first, first + count):
         scene = sample("shifted", index)
         boxes = tuple((t.name, tuple(side / SIZE for side in t.box)) for t in scene.things)
         found.append(Picture(scene.image, render(scene), tuple({t.name: 0 for t in scene.things}), boxes))  # type: ignore[arg-type]
@@ -83,21 +84,33 @@ def patches(boxes: Sequence[Box], tokens: int) -> Tensor:
     return weights.flatten()
 
 
+def elsewhere(weights: Tensor) -> Tensor:
+    """The same patches half a picture to the right and down, around the edges: as many, in another place."""
+    side = round(len(weights) ** 0.5)
+    return weights.view(side, side).roll((side // 2, side // 2), (0, 1)).flatten()
+
+
 class Study:
     """One model with its pictures."""
 
-    def __init__(self, kind: str, pictures: Sequence[Picture], out: Path, batch: int) -> None:
+    def __init__(self, kind: str, pictures: Sequence[Picture], out: Path, batch: int, model: str | None) -> None:
         self.kind, self.pictures, self.out, self.batch = kind, pictures, out, batch
-        self.model, self.processor = seewhen.load("packaged" if kind == "scenes" else "photo", dtype="float32")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        own = "packaged" if kind == "scenes" else "photo"
+        self.model, self.processor = seewhen.load(model or own, dtype="float32", device=device)
         self.backbone = Backbone.of(self.model)
         self.tokens = 144 if kind == "scenes" else 256
         self.prompt = chat_prompt(self.processor, DESCRIBE, 1)
+
+    def next(self, number: int) -> Picture:
+        """The picture after this one, whose boxes are somewhere else."""
+        return self.pictures[(number + 1) % len(self.pictures)]
 
     def place(self, name: str, number: int) -> Tensor:
         """The weights of one picture's patches."""
         shown = patches([box for _, box in self.pictures[number].boxes], self.tokens)
         if name == "other boxes":
-            return patches([box for _, box in self.pictures[number - 1].boxes], self.tokens)
+            return patches([box for _, box in self.next(number).boxes], self.tokens)
         return {"boxes": shown, "elsewhere": 1 - shown, "uniform": torch.ones_like(shown)}[name]
 
     def settings(self) -> dict[str, dict[str, Any]]:
@@ -111,20 +124,14 @@ class Study:
                         "strength": strength,
                         "start": start,
                     }
-        for scale in (10.0, 20.0):
-            relevance = Relevance(scale=scale, floor=0.0)
-            found[f"similarity x {scale:g}, 4 from 0.85"] = {
-                "relevance": relevance,
-                "strength": 4.0,
-                "start": 0.85,
-            }
-        pointing = POINTING[self.kind]
-        found[f"attention of layer {pointing}, 4 from 0.85"] = {
-            "pointing": pointing,
-            "strength": 4.0,
-            "start": 0.85,
+        looks: dict[str, dict[str, Any]] = {
+            f"similarity x {scale:g}": {"relevance": Relevance(scale=scale, floor=0.0)} for scale in (10.0, 20.0)
         }
-        found["the next word, 4 from 0.85"] = {"next": True, "strength": 4.0, "start": 0.85}
+        looks[f"attention of layer {POINTING[self.kind]}"] = {"pointing": POINTING[self.kind]}
+        looks["the next word"] = {"next": True}
+        for strength in STRENGTHS:
+            for name, look in looks.items():
+                found[f"{name}, {strength:g} from 0.85"] = {**look, "strength": strength, "start": 0.85}
         return found
 
     # -- captions ------------------------------------------------------------------------------------------------
@@ -166,9 +173,10 @@ class Study:
     def _method(self, numbers: range, setting: dict[str, Any]) -> Pointed:
         place = None
         if "place" in setting:
-            place = Place(torch.stack([self.place(setting["place"], number) for number in numbers]))
+            weights = torch.stack([self.place(setting["place"], number) for number in numbers])
+            place = Place(weights.to(self.model.device))
         elif "pointing" in setting:
-            place = Place(torch.zeros(len(numbers), self.tokens))
+            place = Place(torch.zeros(len(numbers), self.tokens, device=self.model.device))
         rest = {name: value for name, value in setting.items() if name != "place"}
         return Pointed(place=place, **rest)
 
@@ -176,11 +184,13 @@ class Study:
         """Each step is made twice: untilted, which gives the word that the model wants to say, then tilted to
         where that word's own vector points at layer 0."""
         ids, rows = inputs["input_ids"], len(inputs["input_ids"])
-        place = Place(torch.zeros(rows, self.tokens))
+        nowhere = torch.zeros(rows, self.tokens, device=ids.device)
+        everywhere = torch.ones_like(nowhere).bool()
+        place = Place(nowhere)
         method = Pointed(setting["start"], setting["strength"], place)
         table = self.backbone.decoder.get_input_embeddings()
-        ends = torch.tensor(sorted({*_ids(self.model.generation_config.eos_token_id)}))
-        over = torch.zeros(rows, dtype=torch.bool)
+        ends = torch.tensor(sorted({*_ids(self.model.generation_config.eos_token_id)}), device=ids.device)
+        over = torch.zeros(rows, dtype=torch.bool, device=ids.device)
         pad = self.processor.tokenizer.pad_token_id
         with seewhen.attach(self.model, method, fast="off") as handle:
             out = self.model(**inputs, use_cache=True, logits_to_keep=1)
@@ -190,13 +200,13 @@ class Study:
             for step in range(TOKENS):
                 if step:
                     given = {"input_ids": ids[:, -1:], "past_key_values": cache, "use_cache": True}
-                    place.weights = torch.zeros(rows, self.tokens)
+                    place.weights = nowhere
                     wanted = self.model(**given).logits[:, -1].argmax(dim=-1)
                     cache.crop(-1)  # that step never was
                     recorded.sub_(1)
                     assert place.units is not None
-                    cos = where.cosine_to_units(table(wanted), place.units, torch.ones(rows, self.tokens).bool())
-                    place.weights = where.shifted_relevance(cos, torch.ones_like(cos).bool(), 20.0, 0.0)
+                    cos = where.cosine_to_units(table(wanted), place.units, everywhere)
+                    place.weights = where.shifted_relevance(cos, everywhere, 20.0, 0.0)
                     logits = self.model(**given).logits[:, -1]
                 chosen = torch.where(over, pad, logits.argmax(dim=-1))
                 over = over | torch.isin(chosen, ends)
@@ -227,12 +237,14 @@ class Study:
         asked += [(name, False) for name in dice.sample(absent, 2)]
         prompts = [chat_prompt(self.processor, question(n, chair_lexicon(), QUESTION), 1) for n, _ in asked]
         inputs = model_inputs(self.model, self.processor, [[picture.image]] * len(asked), prompts)
-        boxes = self.pictures[number - 1].boxes
-        wrong = [patches([dice.choice(boxes)[1]], self.tokens) for _ in asked]
+        others = self.next(number).boxes
         right = [
-            patches([box for named, box in picture.boxes if named == name], self.tokens) if there else wrong[place]
-            for place, (name, there) in enumerate(asked)
+            patches([box for named, box in picture.boxes if named == name], self.tokens)
+            if there
+            else patches([dice.choice(others)[1]], self.tokens)  # any place, for there is none
+            for name, there in asked
         ]
+        wrong = [elsewhere(weights) for weights in right]
         found: dict[str, list[float]] = {"regular": self._odds(inputs, None)}
         for start in STARTS:
             for strength in STRENGTHS:
@@ -241,7 +253,7 @@ class Study:
                     ("wrong", wrong),
                     ("uniform", [torch.ones(self.tokens)] * len(asked)),
                 ):
-                    method = Pointed(start, strength, Place(torch.stack(list(weights))))
+                    method = Pointed(start, strength, Place(torch.stack(weights).to(self.model.device)))
                     found[f"{where_}, {strength:g} from {start:g}"] = self._odds(inputs, method)
         return [
             {
@@ -266,6 +278,16 @@ def _ids(eos: Any) -> list[int]:
     return [eos] if isinstance(eos, int) else list(eos or ())
 
 
+def about(given: argparse.Namespace) -> dict[str, Any]:
+    """What made these files."""
+    machine = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    command = (
+        f"python -m where.study {given.kind} --first {given.first} --count {given.count} --batch {given.batch}"
+    )
+    known = {"torch": torch.__version__, "transformers": transformers.__version__, "seewhen": seewhen.__version__}
+    return {"command": command, "model": given.model, "machine": machine, "dtype": "float32", **known}
+
+
 def save(path: Path, lines: Sequence[dict[str, Any]]) -> None:
     """Gzip JSON lines, in place only when whole."""
     temporary = path.with_suffix(".part")
@@ -279,13 +301,18 @@ def main() -> None:
     parser.add_argument("kind", choices=["scenes", "photo"])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--store", type=Path, help="of the photographs: see ../photographs")
+    parser.add_argument("--model", help="another one than the packaged, or the photographs' model")
+    parser.add_argument("--first", type=int, default=5100, help="number of the first drawn scene")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--batch", type=int, default=50)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    pictures = scenes(given.count) if given.kind == "scenes" else photographs(given.store, given.count)
-    study = Study(given.kind, pictures, given.out, given.batch)
+    pictures = (
+        scenes(given.count, given.first) if given.kind == "scenes" else photographs(given.store, given.count)
+    )
+    study = Study(given.kind, pictures, given.out, given.batch, given.model)
+    save(given.out / f"{given.kind}.about.jsonl.gz", [about(given)])
     study.questions()
     study.captions()
 
