@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seewhen.equations import contrast, tilt, when, where
+from seewhen.equations import contrast, looking, tilt, when, where
 
 ALL = torch.ones(1, 4, dtype=torch.bool)
 
@@ -262,3 +262,38 @@ def test_correction_equals_softmax_of_biased_scores(seed, strength):
     expected = torch.einsum("rhn,rhnd->rhd", q, values)
     actual = tilt.corrected_output(output, a[..., image], bias, values[:, :, image])
     torch.testing.assert_close(actual, expected, atol=1e-12, rtol=1e-9)
+
+
+# -- looking ------------------------------------------------------------------------------------------
+
+
+def test_even_attention_has_all_patches_and_attention_on_one_has_one():
+    close(looking.effective_patches(torch.full((2, 7), 0.03)), [7.0, 7.0], atol=1e-4)
+    close(looking.effective_patches(torch.tensor([0.0, 0.4, 0.0])), 1.0)
+    half = looking.effective_patches(torch.tensor([0.2, 0.2, 0.0, 0.0]))
+    close(half, 2.0, atol=1e-5)
+
+
+@given(
+    st.lists(st.floats(0.01, 1.0), min_size=4, max_size=4), st.lists(st.floats(0.0, 5.0), min_size=3, max_size=3)
+)
+def test_a_tilted_row_and_its_distance_are_those_of_the_whole_row(parts, biases):
+    # Four columns, the last of them text: a softmax of the whole row knows nothing of how `tilted` is computed.
+    row = torch.tensor(parts).double() / sum(parts)
+    bias = torch.tensor([*biases, 0.0]).double()
+    whole = torch.softmax(row.log() + bias, dim=-1)
+    after = tilt.tilted(row[:3], bias[:3])
+    torch.testing.assert_close(after, whole[:3])
+    torch.testing.assert_close(looking.row_distance(after, row[:3]), 0.5 * (whole - row).abs().sum())
+    torch.testing.assert_close(tilt.tilted(row[:3], torch.zeros(3).double()), row[:3])
+
+
+def test_divergence_is_none_of_the_same_and_all_of_the_disjoint():
+    same = torch.log_softmax(torch.tensor([1.0, -2.0, 0.3]), dim=-1)
+    close(looking.divergence(same, same), 0.0)
+    one, other = torch.tensor([0.0, -math.inf]), torch.tensor([-math.inf, 0.0])
+    close(looking.divergence(one, other), math.log(2))
+    p, q = torch.tensor([0.5, 0.5]), torch.tensor([0.9, 0.1])
+    m = (p + q) / 2
+    direct = 0.5 * ((p * (p / m).log()).sum() + (q * (q / m).log()).sum())
+    close(looking.divergence(p.log(), q.log()), direct.item())

@@ -172,7 +172,7 @@ class Tilt(Intervention):
         weights = targets.weights.to(device)[:, None]
         scores = call.scores_at(columns)
         attention = torch.exp(scores - call.log_normaliser).masked_fill(~valid[:, None], 0.0)
-        bias = self._bias(scores, attention, weights).masked_fill(~valid[:, None], 0.0)
+        bias = self.bias(scores, attention, weights).masked_fill(~valid[:, None], 0.0)
         if self.kernel == "bias":
             row = _through_sdpa(call, columns, bias)
         else:
@@ -187,7 +187,8 @@ class Tilt(Intervention):
         """Targets and gate (rows,) of all rows: here no branch is tilted."""
         return targets, gate
 
-    def _bias(self, scores: Tensor, attention: Tensor, weights: Tensor) -> Tensor:
+    def bias(self, scores: Tensor, attention: Tensor, weights: Tensor) -> Tensor:
+        """What is added to the scores (rows, heads, tokens) of the image, by weights (rows, 1, tokens)."""
         if self.form == "score":
             return tilt.score_bias(scores, weights, self.strength)
         if self.kl_budget is None:
@@ -201,9 +202,7 @@ class Tilt(Intervention):
         main = slice(0, step.sequence.rows)
         gated = torch.where(gate[main, None, None], bias[main], 0.0)
         before = attention[main]
-        after = before * torch.exp(gated)
-        after = after / (1.0 + (after - before).sum(dim=-1, keepdim=True))
-        for name, value in (("before", before), ("after", after)):
+        for name, value in (("before", before), ("after", tilt.tilted(before, gated))):
             step.recorder.write(f"mass_{name}", value.sum(dim=-1).mean(dim=1), layer)
             step.recorder.write(f"attention_{name}", value.mean(dim=1), layer)
             step.recorder.write(f"heads_{name}_at_{layer}", value)  # kept only where the observer asked for it

@@ -57,6 +57,12 @@ def solve_strength(attention: Tensor, weights: Tensor, budget: float) -> Tensor:
     return low
 
 
+def tilted(attention: Tensor, bias: Tensor) -> Tensor:
+    """The image columns of the tilted row, from those of the untilted one."""
+    after = attention * torch.exp(bias)
+    return after / (1.0 + (after - attention).sum(dim=-1, keepdim=True))
+
+
 def corrected_output(output: Tensor, attention: Tensor, bias: Tensor, values: Tensor) -> Tensor:
     """Tilted attention output from the untilted one: exact, whatever kernel made `output`.
 

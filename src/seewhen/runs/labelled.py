@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from seewhen.backbones.prompts import Picture
+    from seewhen.scenes import Scene
     from seewhen.verdicts.lexicon import Lexicon
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom as fractions of the picture
 
 _SEED = 7  # of drawn scenes that no evaluation and no training uses
 _HINT = 'One JSON object per line: {"image": "a.jpg", "objects": ["dog", "car"]}.'
@@ -35,6 +38,7 @@ class Labelled:
     name: str
     picture: Picture  # a file, the name of a drawn scene, or the picture itself
     objects: frozenset[str]
+    boxes: Mapping[str, tuple[Box, ...]] = field(default_factory=dict)  # where they are, as far as that is known
 
     def open(self) -> Image.Image:
         """The picture."""
@@ -44,16 +48,31 @@ class Labelled:
 
     def named_by(self, lexicon: Lexicon) -> Labelled:
         """The objects by the lexicon's own names: a sofa is a couch."""
-        names = (lexicon.pairs.get(name, name) for name in self.objects)
-        return Labelled(self.name, self.picture, frozenset(lexicon.node.get(name, name) for name in names))
+
+        def known(name: str) -> str:
+            paired = lexicon.pairs.get(name, name)
+            return lexicon.node.get(paired, paired)
+
+        boxes = {known(name): where for name, where in self.boxes.items()}
+        return replace(self, objects=frozenset(map(known, self.objects)), boxes=boxes)
 
 
 def drawn(count: int) -> list[Labelled]:
     """Drawn scenes with stray objects, which invite inventions."""
     from seewhen.scenes import dataset
 
-    scenes = dataset("shifted", count, seed=_SEED)
-    return [Labelled(scene.image, scene_source(scene.image), frozenset(scene.names)) for scene in scenes]
+    return [labelled_scene(scene) for scene in dataset("shifted", count, seed=_SEED)]
+
+
+def labelled_scene(scene: Scene) -> Labelled:
+    """A drawn scene with its objects and where they are."""
+    from seewhen.scenes.world import SIZE
+
+    boxes: dict[str, tuple[Box, ...]] = {}
+    for thing in scene.things:
+        left, top, right, bottom = (side / SIZE for side in thing.box)
+        boxes[thing.name] = (*boxes.get(thing.name, ()), (left, top, right, bottom))
+    return Labelled(scene.image, scene_source(scene.image), frozenset(scene.names), boxes)
 
 
 def labelled(data: Path, image_list: str | None = None, limit: int | None = None) -> list[Labelled]:
