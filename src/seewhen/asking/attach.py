@@ -9,7 +9,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -188,7 +188,13 @@ class Attachment:
     @contextmanager
     def placed(self) -> Iterator[Handle]:
         """The method on its model for the time of the context."""
-        with attached_session(self.session), quickened(self.session.backbone, self.fast), _stock(self.model):
+        tower = nullcontext() if self.loop is None else self.loop.tower.placed(self.model)
+        with (
+            attached_session(self.session),
+            quickened(self.session.backbone, self.fast),
+            tower,
+            _stock(self.model),
+        ):
             self.model.generate = _watch_generate(self.model, self.session, self.handle, self.loop)
             yield self.handle
 

@@ -75,6 +75,40 @@ def test_a_step_used_again_equals_stock():
     assert not any(found.values()), found
 
 
+def test_prompts_read_by_a_captured_pass_equal_stock():
+    """Other words and pixels than the pass was captured with; what a method keeps from the prompt is the new one's."""
+    found = {}
+    for family in FAMILIES:
+        for name in METHODS if family == "llava" else ("regular", "cai+contrast"):
+            model, first = on_gpu(family, torch.float32, rows=2)
+            second = {name: 0.5 * v if v.is_floating_point() else v for name, v in first.items()}
+            second["input_ids"] = torch.where((first["input_ids"] > 2) & (first["input_ids"] < 120), 7, 0)
+            second["input_ids"] = torch.where(second["input_ids"] == 7, 7, first["input_ids"])
+            expected, _ = generate(model, second, METHODS[name], "off")
+            with seewhen.attach(model, METHODS[name], fast="graph"):
+                for inputs in (first, first, first, second):
+                    output = model.generate(
+                        **inputs, max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0
+                    )
+            found[family, name] = not torch.equal(output, expected.sequences)
+    assert not any(found.values()), {k: v for k, v in found.items() if v}
+
+
+def test_llava_s_prompt_and_tower_are_captured():
+    from seewhen.asking.attach import Attachment
+
+    model, inputs = on_gpu("llava", torch.bfloat16, rows=1)
+    for method in ("regular", "cai", "vcd"):
+        attachment = Attachment.of(model, METHODS[method], fast="graph")
+        for _ in range(3):
+            with attachment.placed(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                model.generate(**inputs, max_new_tokens=4, do_sample=False, eos_token_id=None, pad_token_id=0)
+        (step,) = attachment.loop.kept.all
+        for passes in (step.prompts, attachment.loop.tower.passes):
+            assert passes.kept and None not in passes.kept.values(), method
+
+
 def test_sampling_draws_the_same_tokens():
     found = {
         name: differences("llava", METHODS[name], "graph", do_sample=True, top_k=20, temperature=0.7)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.cache_utils import StaticLayer
 
 from seewhen.decoding.recorder import Recorder
 from seewhen.decoding.sequence import Sequence
@@ -20,7 +21,7 @@ class Mismatch(Exception):
     """The new state has another form than the old one: the step must be captured again."""
 
 
-_PLAIN = (int, float, str, bool, type(None), torch.dtype, torch.device)
+PLAIN = (int, float, str, bool, type(None), torch.dtype, torch.device)
 
 
 def adopt(new: Any, old: Any) -> Any:
@@ -45,14 +46,14 @@ def adopt(new: Any, old: Any) -> Any:
             if name not in free:
                 object.__setattr__(new, name, _field(name, value, vars(old).get(name)))
         return new
-    if isinstance(new, _PLAIN):
+    if isinstance(new, PLAIN):
         if new != old:
             raise Mismatch
         return new
     raise Mismatch
 
 
-_SHARED = {"backbone", "interventions", "tables"}  # the session's, the same for all its sequences
+SHARED = {"backbone", "interventions", "tables"}  # the session's, the same for all its sequences
 
 
 def _free(sequence: Sequence) -> set[str]:
@@ -62,7 +63,7 @@ def _free(sequence: Sequence) -> set[str]:
 
 
 def _field(name: str, new: Any, old: Any) -> Any:
-    if name in _SHARED:
+    if name in SHARED:
         if new is not old and new != old:
             raise Mismatch
         return new
@@ -110,6 +111,10 @@ def _taking_over(layer: Any, source: Any) -> Any:
     stock = layer.lazy_initialization
 
     def lazy_initialization(*args: Any, **kwargs: Any) -> None:
+        if type(layer) is type(source) is StaticLayer and _fits(layer, source, *args, **kwargs):
+            put_state(layer, state_of(source))
+            torch._foreach_zero_([layer.keys, layer.values, layer.cumulative_length])
+            return
         stock(*args, **kwargs)
         theirs = _tensors(source)
         for (name, key), mine in _tensors(layer).items():
@@ -123,3 +128,27 @@ def _taking_over(layer: Any, source: Any) -> Any:
                 getattr(layer, name)[key] = old
 
     return lazy_initialization
+
+
+def _fits(layer: Any, source: Any, key_states: Tensor, value_states: Tensor) -> bool:
+    """Whether what `layer` would allocate is what `source` holds."""
+    return bool(source.is_initialized) and all(
+        (held.shape, held.dtype, held.device)
+        == ((*new.shape[:2], layer.max_cache_len, new.shape[-1]), new.dtype, new.device)
+        for held, new in ((source.keys, key_states), (source.values, value_states))
+    )
+
+
+def state_of(layer: Any) -> dict[str, Any]:
+    """What a layer of a cache holds and knows: not the functions that were put in the place of its own."""
+    return {
+        name: dict(value) if isinstance(value, dict) else value
+        for name, value in vars(layer).items()
+        if not callable(value)
+    }
+
+
+def put_state(layer: Any, state: dict[str, Any]) -> None:
+    """Let `layer` hold and know what another one did."""
+    for name, value in state.items():
+        setattr(layer, name, dict(value) if isinstance(value, dict) else value)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from seewhen.decoding.fast.prompts import Passes
 from seewhen.decoding.fast.step import Captured, StepMaker, capture
 from seewhen.decoding.judging import Choosing, judged
 from seewhen.decoding.kept import Kept
@@ -27,9 +28,10 @@ class CapturedSteps:
         kwargs: dict[str, Any],
         prompt: Tensor,
         earlier: Captured | None,
+        prompts: Passes,
     ) -> None:
         self.session, self.kept, self.model = session, kept, model
-        self.kwargs, self.prompt, self.earlier = kwargs, prompt, earlier
+        self.kwargs, self.prompt, self.earlier, self.prompts = kwargs, prompt, earlier, prompts
         self.made: Captured | None = None
 
     @property
@@ -44,6 +46,7 @@ class CapturedSteps:
         if self.made is not None:
             assert session.last is not None
             session.calls.current.sequence = session.last.kept()
+            self.made.prompts = self.prompts
             self.kept.put(self.made.key, self.made)
         return output
 

@@ -33,6 +33,7 @@ from transformers.generation.stopping_criteria import (
 from seewhen.decoding.calls import left_early
 from seewhen.decoding.fast.adopt import adopt_cache
 from seewhen.decoding.fast.judged_steps import CapturedSteps
+from seewhen.decoding.fast.prompts import Passes, Tower, replayed
 from seewhen.decoding.fast.step import Captured, StepMaker, capture
 from seewhen.decoding.fast.tape import Tape
 from seewhen.decoding.judging import Choosing, JudgedLoop, most_steps, read_prompt
@@ -73,7 +74,9 @@ class FastLoop:
 
     session: Session
     streamer: Any = None
-    kept: Kept[Captured] = field(default_factory=Kept)  # shared with the copies made for single calls
+    # Shared with the copies made for single calls.
+    kept: Kept[Captured] = field(default_factory=Kept)
+    tower: Tower = field(default_factory=Tower)
 
     def __call__(
         self,
@@ -99,13 +102,18 @@ class FastLoop:
             if self.streamer is not None:
                 self.streamer.put(input_ids.cpu())
             return model._sample(input_ids, **arguments, **kwargs)
-        cache, earlier = self._cache(model, input_ids.shape[0], prompt + most)
-        kwargs["past_key_values"] = cache
-        with turn(input_ids.device):
+        key = (input_ids.shape[0], _columns(prompt + most))
+        earlier = self.kept.take(key)
+        prompts = Passes() if earlier is None else earlier.prompts
+        kwargs["past_key_values"] = cache = _cache(model, key[1], earlier)
+        with (
+            turn(input_ids.device),
+            replayed(self.session, prompts, cache, lambda: _cache(model, key[1], earlier)),
+        ):
             logits, kwargs = read_prompt(model, input_ids, generation_config, kwargs)
         if judges:
             choosing = Choosing(logits_processor, stopping_criteria, generation_config, self.streamer)
-            return CapturedSteps(self.session, self.kept, model, kwargs, input_ids, earlier).judged(
+            return CapturedSteps(self.session, self.kept, model, kwargs, input_ids, earlier, prompts).judged(
                 choosing, logits
             )
         choose = Chooser(logits_processor, generation_config.do_sample)
@@ -114,7 +122,9 @@ class FastLoop:
             first, scores = choose(input_ids, logits)
         tape.put(first, logits, scores)
         if steps > 1 and not tape.finished:
-            self._decode(model, tape, kwargs, choose, earlier)
+            self._decode(model, tape, kwargs, choose, earlier, prompts)
+        elif earlier is not None:
+            self._keep(earlier, prompts)
         return tape.result()
 
     def _leaves(self, model: Any, criteria: Any, config: Any, length: int, kwargs: dict[str, Any]) -> bool:
@@ -129,16 +139,14 @@ class FastLoop:
             or model.config.is_encoder_decoder
         )
 
-    def _cache(self, model: Any, rows: int, length: int) -> tuple[Any, Captured | None]:
-        columns = _columns(length)
-        cache = StaticCache(config=model.config.get_text_config(decoder=True), max_cache_len=columns)
-        earlier = self.kept.take((rows, columns))
-        if earlier is not None:
-            adopt_cache(cache, earlier.cache)
-        return cache, earlier
-
     def _decode(
-        self, model: Any, tape: Tape, kwargs: dict[str, Any], choose: Chooser, earlier: Captured | None
+        self,
+        model: Any,
+        tape: Tape,
+        kwargs: dict[str, Any],
+        choose: Chooser,
+        earlier: Captured | None,
+        prompts: Passes,
     ) -> None:
         sequence = self.session.last
         assert sequence is not None
@@ -154,8 +162,15 @@ class FastLoop:
             with turn(tape.ids.device):
                 step.run()
             self._put(step, tape, choose)
+        self._keep(step, prompts)
+
+    def _keep(self, step: Captured, prompts: Passes) -> None:
+        """After an error it is not kept: what it holds is unknown."""
+        sequence = self.session.last
+        assert sequence is not None
         self.session.calls.current.sequence = sequence.kept()
-        self.kept.put(step.key, step)  # after an error it is not kept: what it holds is unknown
+        step.prompts = prompts
+        self.kept.put(step.key, step)
 
     def _put(self, step: Captured, tape: Tape, choose: Chooser) -> None:
         output = step.output
@@ -167,6 +182,14 @@ class FastLoop:
         else:
             tokens, scores = output.tokens, output.scores  # type: ignore[assignment]
         tape.put(tokens, output.logits, scores)
+
+
+def _cache(model: Any, columns: int, earlier: Captured | None) -> Any:
+    """An empty cache; one that is there already gives it its tensors."""
+    cache = StaticCache(config=model.config.get_text_config(decoder=True), max_cache_len=columns)
+    if earlier is not None:
+        adopt_cache(cache, earlier.cache)
+    return cache
 
 
 def _columns(length: int) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from seewhen.decoding.fast.adopt import Mismatch, adopt, same_addresses
+from seewhen.decoding.fast.prompts import Passes
 from seewhen.decoding.kernels.capturing import captured_graph, turn
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Captured:
     sequence: Any
     signature: tuple[Any, ...]
     captured: bool = False  # as a CUDA graph; without a GPU, and where that fails, the step runs as it is
+    prompts: Passes = field(default_factory=Passes)  # that fill its cache
 
     @property
     def key(self) -> tuple[Any, ...]:

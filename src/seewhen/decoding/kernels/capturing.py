@@ -21,16 +21,20 @@ def turn(device: torch.device) -> AbstractContextManager[Any]:
     return _DEVICE if device.type == "cuda" else nullcontext()
 
 
-def captured_graph(step: Callable[[], None]) -> tuple[Callable[[], None], bool]:
-    """The step as a CUDA graph, and True. Capturing runs nothing. What cannot be captured stays as it is."""
+def captured_graph(
+    step: Callable[[], None], named: str = "The decoding step", pool: Any = None
+) -> tuple[Callable[[], None], bool]:
+    """The step as a CUDA graph, and True. Capturing runs nothing. What cannot be captured stays as it is; a
+    warning tells of what is `named`. Graphs of one `pool` share the memory of what they need while they run."""
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             step()
     except RuntimeError as error:  # a module waits for the device: experts chosen on the host, some quantisations
-        reason = str(error).splitlines()[0]
-        warnings.warn(f"The decoding step cannot be captured, so it runs uncaptured: {reason}", stacklevel=2)
+        if named:
+            reason = str(error).splitlines()[0]
+            warnings.warn(f"{named} cannot be captured, so it runs uncaptured: {reason}", stacklevel=2)
         torch.cuda.synchronize()
         return step, False
 
