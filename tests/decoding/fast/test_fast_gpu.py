@@ -76,7 +76,7 @@ def test_a_step_used_again_equals_stock():
 
 
 def test_prompts_read_by_a_captured_pass_equal_stock():
-    """Other words and pixels than the pass was captured with; what a method keeps from the prompt is the new one's."""
+    """Other words and pixels than the pass was captured with."""
     found = {}
     for family in FAMILIES:
         for name in METHODS if family == "llava" else ("regular", "cai+contrast"):
