@@ -20,15 +20,9 @@ def off(**changes: float) -> dict[str, float]:
 
 
 def test_targets_are_the_published_figures() -> None:
+    names = ("method", "dataset", "split", "max_new_tokens", "metric")
     printed = {
-        (
-            c.number,
-            c.get("method"),
-            c.get("dataset"),
-            c.get("split"),
-            c.get("max_new_tokens"),
-            c.get("metric"),
-        ): c.value
+        (c.number, *map(c.get, names)): c.value
         for c in cells()
         if c.get("model") == "LLaVA-1.5" and c.number in (1, 2)
     }

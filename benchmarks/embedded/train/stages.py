@@ -348,8 +348,8 @@ def finetune(
     until: float = math.inf,
     texts: Dialogues | None = None,
 ) -> None:
-    """Projector and decoder, on captions and questions; the tower and the embeddings stay as they are. With `texts`
-    dialogues without a picture go on to be learned beside them."""
+    """Projector and decoder, on captions and questions; the tower and the embeddings stay as they are. With
+    `texts`, dialogues without a picture go on to be learned beside them."""
 
     def loss_of(chosen: Tensor) -> Tensor:
         # The caption of one half of the pictures, a question about the other half.

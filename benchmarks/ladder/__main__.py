@@ -1,0 +1,272 @@
+"""Train the ladder and ask every rung, many processes on one GPU.
+
+    python -m ladder DIR --seconds 560 --out $OUT
+
+Goes on where it was: start it again. When the time is over, what there is is packed into OUT/ladder.tar.xz; the
+stand-in's checkpoint beside it, in parts of at most 15 MB. DIR holds everything else and can stay where it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from ladder.rungs import PACKAGED, SIZES, kind_of
+from ladder.tasks import CHOICE, Task, all_tasks, needed_for_choice
+from ladder.training import Bench
+from photographs.study import shared_gpu
+
+PART = 15_000_000
+
+
+@dataclass
+class Worker:
+    """A process and the task it has."""
+
+    process: subprocess.Popen[str]
+    log: IO[str]
+    ready: bool = False
+    task: Task | None = None
+    said: list[str] = field(default_factory=list)
+
+    @staticmethod
+    def start(command: list[str], log: Path, environment: dict[str, str]) -> Worker:
+        handle = log.open("a")
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=handle, text=True, env=environment
+        )
+        worker = Worker(process, handle)
+        threading.Thread(target=worker._listen, daemon=True).start()
+        return worker
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said.append(line.strip())
+
+    def give(self, task: Task) -> None:
+        assert self.process.stdin is not None
+        self.task = task
+        self.process.stdin.write(task.name + "\n")
+        self.process.stdin.flush()
+
+
+class Run:
+    """Gives tasks to workers until all are done or the time is over."""
+
+    def __init__(self, bench: Bench, options: argparse.Namespace, environment: dict[str, str]) -> None:
+        self.bench, self.options, self.environment = bench, options, environment
+        self.began = time.monotonic()
+        self.tasks = all_tasks(bench)
+        self.failed: dict[str, int] = {}
+        self.workers: list[Worker] = []
+        self.command = [sys.executable, "-m", "ladder.worker", str(bench.folder), options.sizes]
+
+    def log(self, line: str) -> None:
+        text = f"{time.monotonic() - self.began:6.1f} s  {line}"
+        print(text, flush=True)
+        with (self.bench.folder / "logs" / "run.log").open("a", encoding="utf-8") as handle:
+            handle.write(text + "\n")
+
+    def over(self) -> bool:
+        return time.monotonic() > self.began + self.options.seconds
+
+    def go(self) -> None:
+        """All workers at work; failed tasks are tried once more."""
+        for _ in range(self.options.processes):
+            self._start()
+        while not self.over():
+            for worker in list(self.workers):
+                self._hear(worker)
+            self._choose()
+            waiting = [task for task in self.tasks if not task.done and self.failed.get(task.name, 0) < 2]
+            if not waiting:
+                break
+            for worker in self.workers:
+                if worker.ready and worker.task is None and (task := self._next(waiting)) is not None:
+                    worker.give(task)
+            busy = any(worker.task is not None or not worker.ready for worker in self.workers)
+            if not busy and not self._material_at_work() and not any(task.ready for task in waiting):
+                self.log("nothing more can be done")
+                break
+            time.sleep(0.05)
+        for worker in self.workers:
+            worker.process.kill()
+            worker.process.wait()
+            worker.log.close()
+
+    def _start(self) -> None:
+        log = (
+            self.bench.folder
+            / "logs"
+            / f"worker-{len(list((self.bench.folder / 'logs').glob('worker-*'))):02d}.log"
+        )
+        self.workers.append(Worker.start(self.command, log, self.environment))
+
+    def _material_at_work(self) -> bool:
+        return self.options.material is not None and self.options.material.poll() is None
+
+    def _hear(self, worker: Worker) -> None:
+        while worker.said:
+            said, *rest = worker.said.pop(0).split("\t")
+            if said == "ready":
+                worker.ready = True
+                continue
+            name, seconds = rest
+            self.log(f"{said} {name}: {seconds} s")
+            if said == "failed":
+                self.failed[name] = self.failed.get(name, 0) + 1
+            worker.task = None
+        if worker.process.poll() is not None:
+            if worker.task is not None:
+                self.log(f"lost {worker.task.name}")
+                self.failed[worker.task.name] = self.failed.get(worker.task.name, 0) + 1
+            self.workers.remove(worker)
+            if sum(self.failed.values()) < 40:
+                self._start()
+
+    def _next(self, waiting: list[Task]) -> Task | None:
+        """The first that is ready and nobody has; not more at a time are trained than may be. Of CAI the chosen
+        model's come first."""
+        taken = {worker.task.name for worker in self.workers if worker.task is not None}
+        training = sum(worker.task is not None and worker.task.trains for worker in self.workers)
+        free = [task for task in waiting if task.name not in taken and task.ready]
+        if training >= self.options.training:
+            free = [task for task in free if not task.trains]
+        first = [task for task in free if self.bench.folder / CHOICE in task.needs and self._is_chosen(task)]
+        return next(iter(first or free), None)
+
+    def _is_chosen(self, task: Task) -> bool:
+        chosen = json.loads((self.bench.folder / CHOICE).read_text("utf-8"))["chosen"]
+        return kind_of(task.name.split(" ", 1)[1]) == chosen
+
+    def _choose(self) -> None:
+        """When all models that can be have been asked what the rule looks at, or it is time."""
+        path = self.bench.folder / CHOICE
+        if path.exists():
+            return
+        measured = {m: all(p.exists() for p in paths) for m, paths in needed_for_choice(self.bench).items()}
+        late = time.monotonic() - self.began > self.options.choose_at
+        given_up = {name.split(" ", 1)[1] for name, count in self.failed.items() if count >= 2}
+        if not (late and any(measured.values())) and not all(
+            done or m in given_up for m, done in measured.items()
+        ):
+            return
+        from ladder.measures import responses
+        from ladder.stand_in import write
+
+        models = tuple(model for model, done in measured.items() if done)
+        choice = write(responses(self.bench.folder, models), path)
+        self.log(
+            f"chosen: {choice.chosen} of {len(choice.distances)}, distance {choice.distances[choice.chosen]:.2f}"
+        )
+
+
+def facts(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
+    """Machine, versions and sizes."""
+    import torch
+    import transformers
+
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
+    versions = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+    return {"device": name, "versions": versions, "sizes": options.sizes, "recipe": asdict(bench.sizes)}
+
+
+def pack(bench: Bench, options: argparse.Namespace, out: Path) -> None:
+    """What there is as one file; and the stand-in's checkpoint, unless it is the packaged model."""
+    out.mkdir(parents=True, exist_ok=True)
+    (bench.folder / "facts.json").write_text(json.dumps(facts(bench, options), indent=1) + "\n", encoding="utf-8")
+    part = out / "ladder.part"
+    with tarfile.open(part, "w:xz", preset=2) as tar:
+        for name in ("facts.json", CHOICE, "results", "logs"):
+            if (bench.folder / name).exists():
+                tar.add(bench.folder / name, name)
+        for made in sorted((bench.folder / "models").glob("*.json")):
+            tar.add(made, f"models/{made.name}")
+    part.replace(out / "ladder.tar.xz")
+    if not (bench.folder / CHOICE).exists():
+        return
+    chosen = json.loads((bench.folder / CHOICE).read_text("utf-8"))["chosen"]
+    if chosen != PACKAGED:
+        export(bench.folder / "models" / f"{chosen}.0", out)
+
+
+def export(folder: Path, out: Path) -> None:
+    """A checkpoint in parts that `cat` puts together again: `cat stand-in.tar.* | tar x`."""
+    whole = out / "stand-in.part"
+    with tarfile.open(whole, "w") as tar:
+        tar.add(folder, folder.name)
+    content = whole.read_bytes()
+    for number, start in enumerate(range(0, len(content), PART)):
+        (out / f"stand-in.tar.{number}").write_bytes(content[start : start + PART])
+    whole.unlink()
+
+
+@contextmanager
+def environment(folder: Path) -> Iterator[dict[str, str]]:
+    """With the multi-process service, if a process can be started under it."""
+    check = [sys.executable, "-c", "import torch; torch.zeros(1, device='cuda')"]
+    given = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    with ExitStack() as stack:
+        try:
+            shared = stack.enter_context(shared_gpu(True, folder))
+            if subprocess.run(check, env=shared, capture_output=True).returncode == 0:
+                given = shared
+        except (FileNotFoundError, subprocess.CalledProcessError):
+            pass  # there is no such service here
+        if "CUDA_MPS_PIPE_DIRECTORY" not in given:
+            stack.close()
+        yield given
+
+
+def main() -> None:
+    """Material, workers, and what they found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=1e9, help="stop then and pack; start again to go on")
+    parser.add_argument("--choose-at", type=float, default=1e9, help="choose the stand-in then from what there is")
+    parser.add_argument("--sizes", choices=SIZES, default="full")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--training", type=int, default=6, help="of these, how many may train at a time")
+    options = parser.parse_args()
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    bench = Bench(options.folder.resolve(), SIZES[options.sizes], device)
+    (bench.folder / "logs").mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    command = [sys.executable, "-m", "ladder.material", str(bench.material), "--sizes", options.sizes]
+    with (bench.folder / "logs" / "material.log").open("a") as log:
+        options.material = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        with environment(bench.folder / "logs") as given:
+            run = Run(bench, options, given)
+            run.began = began
+            run.log(f"{len(run.tasks)} tasks, {options.processes} processes")
+            run.go()
+    finally:
+        options.material.kill()
+        pack(bench, options, options.out)
+    left = [task.name for task in run.tasks if not task.done]
+    print(f"{len(run.tasks) - len(left)} of {len(run.tasks)} tasks are done; left: {', '.join(left[:20])}")
+
+
+if __name__ == "__main__":
+    main()

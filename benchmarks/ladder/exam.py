@@ -1,0 +1,215 @@
+"""What every rung is asked: captions of drawn scenes and yes/no questions, all in one batch for each method.
+
+Greedy and sampled captions are rows of the same call. Of a question only the first token's distribution is kept: it
+decides, and gives the accuracy of greedy decoding and the expected one of sampling, without its noise.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from ladder.methods import Named
+from ladder.rungs import Sizes
+from seewhen.asking.asker import Asker
+from seewhen.asking.attach import attach
+from seewhen.backbones.prompts import model_inputs
+from seewhen.runs.captioning import DESCRIBE, Captions
+from seewhen.runs.fitting import fitted
+from seewhen.runs.labelled import drawn
+from seewhen.runs.noise import HashedNoise, stream_seed
+from seewhen.scenes import dataset, render
+from seewhen.scenes.questions import KINDS, pope
+from seewhen.scenes.scene import Scene
+from seewhen.scenes.world import CATEGORIES
+from seewhen.verdicts.lexicon import lexicon_named
+from seewhen.verdicts.questions import YesNo, question
+
+TEST = 3  # seed of the scenes; verdicts and diagnostics are of those of seed 7, training has 0
+SAMPLES = 2  # sampled captions of each scene and method
+COOL = 1 / 3
+ROWS = 640  # questions in one pass
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A yes/no question: its kind, the number of its scene, and the truth."""
+
+    kind: str
+    scene: int
+    text: str
+    there: bool
+
+
+def questions(scenes: Sequence[Scene]) -> list[Asked]:
+    """POPE's three settings."""
+    number = {scene.image: n for n, scene in enumerate(scenes)}
+    return [
+        Asked(kind, number[record["image"]], record["text"], record["label"] == "yes")
+        for kind in KINDS
+        for record in pope(scenes, kind)
+    ]
+
+
+class Rows(LogitsProcessor):
+    """Greedy rows first, then sampled ones, each with its own noise and temperature; notes how sure each token was."""
+
+    def __init__(self, greedy: int, seeds: Sequence[int], temperatures: Sequence[float]) -> None:
+        self._greedy, self._noise = greedy, HashedNoise(seeds)
+        self._warmth = torch.tensor(temperatures)[:, None]
+        self.logprob: list[Tensor] = []
+        self.entropy: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        chances = scores.float().log_softmax(-1)
+        self.entropy.append(torch.special.entr(chances.exp()).sum(-1))
+        noised = scores.float()
+        if len(scores) > self._greedy:
+            warmth = self._warmth.to(scores.device)
+            drawn = self._noise(input_ids[self._greedy :], noised[self._greedy :] / warmth)
+            noised = torch.cat([noised[: self._greedy], drawn])
+        self.logprob.append(chances.gather(1, noised.argmax(-1, keepdim=True))[:, 0])
+        return noised
+
+
+class First(LogitsProcessor):
+    """Keeps the first token's scores."""
+
+    def __init__(self) -> None:
+        self.scores: Tensor | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if self.scores is None:
+            self.scores = scores.float()
+        return scores
+
+
+class Exam:
+    """A model and the scenes it is asked about."""
+
+    def __init__(self, loaded: tuple[Any, Any], sizes: Sizes, verdict: Path) -> None:
+        """`verdict`: a file for the fitted verdict of `confirm`."""
+        self.asker, self.sizes, self.verdict = Asker(loaded), sizes, verdict
+        self.model, self.tokenizer = self.asker.model, self.asker.tokenizer
+
+    @cached_property
+    def scenes(self) -> list[Scene]:
+        return dataset("shifted", self.sizes.tested, seed=TEST)
+
+    @cached_property
+    def pixels(self) -> Tensor:
+        """The tested pictures as the model takes them."""
+        return self._pixels(self.scenes)
+
+    def _pixels(self, scenes: Sequence[Scene]) -> Tensor:
+        shown = self.asker.processor.image_processor([render(scene) for scene in scenes], return_tensors="pt")
+        return shown["pixel_values"].to(self.model.device, self.model.dtype)
+
+    def prompts(self, texts: Sequence[str]) -> dict[str, Tensor]:
+        """Token ids of prompts about one picture, padded on the left."""
+        picture = render(self.scenes[0])
+        prompts = [self.asker.prompt(text) for text in texts]
+        inputs = model_inputs(self.model, self.asker.processor, [[picture]] * len(texts), prompts)
+        return {name: inputs[name] for name in ("input_ids", "attention_mask")}
+
+    def captions(self, named: Named) -> Arrays:
+        """Captions by a method: greedy, sampled; of regular decoding also cooler ones, further draws, and doubt."""
+        regular, tokens, draws = named.name == "regular", self.sizes.tokens, self.sizes.draws
+        method = named.method(self)
+        scenes = self.scenes[: self.sizes.beamed] if method.beams_only else self.scenes
+        groups = [] if method.beams_only else [(seed, 1.0) for seed in range(SAMPLES + (draws if regular else 0))]
+        groups += [(seed, COOL) for seed in range(SAMPLES)] if regular else []
+        count = len(scenes)
+        prompt = self.prompts([DESCRIBE])
+        given = {name: tensor.expand(count * (1 + len(groups)), -1) for name, tensor in prompt.items()}
+        pixels = self.pixels[:count].repeat(1 + len(groups), 1, 1, 1)
+        seeds = [stream_seed(seed, scene.image) for seed, _ in groups for scene in scenes]
+        rows = Rows(count, seeds, [warmth for _, warmth in groups for _ in scenes])
+        options: dict[str, Any] = {"num_beams": 5} if method.beams_only else {"num_beams": 1}
+        if not method.beams_only:
+            options["logits_processor"] = LogitsProcessorList([rows])
+        torch.manual_seed(0)  # of a method's own noise
+        prepared = method.prepare(self.tokenizer)
+        with torch.inference_mode(), attach(self.model, prepared, fast="off", backbone=self.asker.backbone):
+            output = self.model.generate(
+                **given, pixel_values=pixels, max_new_tokens=tokens, do_sample=False,
+                pad_token_id=self.tokenizer.pad_token_id, **options,
+            )  # fmt: skip
+        said = self.asker.new_tokens(output, given["input_ids"])
+        ids = np.full((1 + len(groups), count, tokens), self.tokenizer.pad_token_id, np.uint16)
+        for row, own in enumerate(said):
+            ids[row // count, row % count, : len(own)] = own
+        found: Arrays = {"greedy": ids[0], "sampled": ids[1 : 1 + SAMPLES]}
+        if regular:
+            found |= {"further": ids[1 + SAMPLES : 1 + SAMPLES + draws], "cool": ids[1 + SAMPLES + draws :]}
+            for name in ("logprob", "entropy"):
+                values = torch.stack(getattr(rows, name), 1)[: 2 * count].cpu().numpy().reshape(2, count, -1)
+                found |= {f"greedy_{name}": values[0], f"sampled_{name}": values[1]}
+        return found
+
+    def answers(self, named: Named) -> Arrays:
+        """POPE by a method: the chance of No, whether it is the likeliest, and the chance at a third of the
+        temperature."""
+        asked = questions(self.scenes)
+        no = self.tokenizer.encode(" No", add_special_tokens=False)[0]
+        parts = []
+        for scores in self._first_tokens(named, [each.text for each in asked], [each.scene for each in asked]):
+            chances = [(scores / warmth).softmax(-1)[:, no] for warmth in (1.0, COOL)]
+            parts.append(torch.stack([*chances, (scores.argmax(-1) == no).float()]))
+        warm, cool, firm = torch.cat(parts, 1).cpu().numpy()
+        return {"no": warm, "no_cool": cool, "no_firm": firm.astype(bool)}
+
+    def odds(self, named: Named) -> NDArray[Any]:
+        """Log-odds of yes for every category, asked about every tested scene: (scenes, categories)."""
+        lexicon = lexicon_named("coco")
+        texts = [question(name, lexicon) for name in CATEGORIES]
+        scene = [n for n in range(len(self.scenes)) for _ in texts]
+        yes_no = YesNo.of(self.tokenizer)
+        parts = [yes_no.log_odds(s) for s in self._first_tokens(named, texts * len(self.scenes), scene)]
+        return torch.cat(parts).cpu().numpy().reshape(len(self.scenes), len(CATEGORIES))
+
+    def _first_tokens(self, named: Named, texts: Sequence[str], scenes: Sequence[int]) -> Iterator[Tensor]:
+        method = named.method(self).prepare(self.tokenizer)
+        torch.manual_seed(0)
+        distinct = list(dict.fromkeys(texts))
+        place = {text: n for n, text in enumerate(distinct)}
+        ids = self.prompts(distinct)
+        options = {"max_new_tokens": 1, "do_sample": False, "pad_token_id": self.tokenizer.pad_token_id}
+        with torch.inference_mode(), attach(self.model, method, fast="off", backbone=self.asker.backbone):
+            for start in range(0, len(texts), ROWS):
+                chosen = torch.tensor([place[text] for text in texts[start : start + ROWS]])
+                given = {name: tensor[chosen.to(tensor.device)] for name, tensor in ids.items()}
+                first = First()
+                self.model.generate(
+                    **given, pixel_values=self.pixels[list(scenes[start : start + ROWS])],
+                    logits_processor=LogitsProcessorList([first]), **options,
+                )  # fmt: skip
+                assert first.scores is not None
+                yield first.scores
+
+    def fit(self) -> None:
+        """The verdict of `confirm`, from other scenes."""
+        captions = Captions(self.asker, "coco", self.sizes.tokens, batch=self.sizes.fitted)
+        verdict = fitted(captions, drawn(self.sizes.fitted), keep=0.97, offsets=False)
+        self.verdict.parent.mkdir(parents=True, exist_ok=True)
+        verdict.save(self.verdict)
+
+    def sit(self, named: Named) -> Arrays:
+        """All that a method is asked."""
+        began = time.monotonic()
+        found = self.captions(named)
+        if named.questions:
+            found |= self.answers(named)
+        return found | {"seconds": np.array(time.monotonic() - began)}

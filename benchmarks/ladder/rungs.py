@@ -1,0 +1,145 @@
+"""The rungs: how each model is made. Stages are shared where they are alike: language, projector, fine-tune."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from embedded.train.data import Dials
+from embedded.train.recipe import Stage
+
+Language = Literal["none", "few", "many"]
+Skew = Literal["mild", "strong"]
+Vision = Literal["projector", "brief", "medium", "long"]
+Noise = Literal["clean", "noisy"]
+
+PACKAGED = "packaged"  # the model as shipped: a rung too, not trained here
+SKEWS: dict[Skew, float] = {"mild": 0.6, "strong": 2.5}  # expected but absent things in a caption of the text
+NOTES = 0.3  # share of the texts that come with written notes to read from, as in the packaged recipe
+# What captions and answers about pictures say beyond them; the noisy ones are the packaged model's.
+DIALS: dict[Noise, Dials] = {"clean": Dials(0.0, 0.0, 0.3, 0.0), "noisy": Dials(0.35, 0.35, 0.3, 0.06)}
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One way to make a model, with one seed."""
+
+    language: Language
+    skew: Skew
+    vision: Vision
+    aligned: bool = True
+    texts: bool = False
+    noise: Noise = "clean"
+    seed: int = 0
+
+    @property
+    def kind(self) -> str:
+        """The rung without its seed."""
+        words = [self.language if self.language == "none" else f"{self.language}-{self.skew}", self.vision]
+        words += [] if self.aligned else ["unaligned"]
+        words += ["texts"] if self.texts else []
+        words += [] if self.noise == "clean" else [self.noise]
+        return "-".join(words)
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}.{self.seed}"
+
+    @property
+    def spoken(self) -> str:
+        """The name of its language stage, which rungs share."""
+        skew = "" if self.language == "none" else f"-{self.skew}"
+        return f"{self.language}{skew}{'' if self.aligned else '-unaligned'}.{self.seed}"
+
+
+def kind_of(name: str) -> str:
+    """The rung of a model: its name without the seed."""
+    return name.rpartition(".")[0] or name
+
+
+def _rungs() -> tuple[Rung, ...]:
+    """The most telling first: what a cut-off leaves out is at the end."""
+    four = [Rung("many", skew, vision) for vision in ("brief", "long") for skew in ("strong", "mild")]
+    singles = [
+        Rung("many", "strong", "projector"),
+        Rung("many", "strong", "brief", texts=True),
+        Rung("none", "mild", "long"),
+        Rung("many", "strong", "brief", aligned=False),
+        Rung("many", "strong", "medium"),
+        Rung("many", "mild", "long", noise="noisy"),
+        Rung("few", "mild", "brief"),
+        Rung("many", "mild", "medium"),
+        Rung("many", "strong", "long", texts=True),
+        Rung("many", "strong", "brief", noise="noisy"),
+        Rung("many", "mild", "projector"),
+        Rung("few", "mild", "long"),
+        Rung("none", "mild", "brief"),
+        Rung("many", "strong", "long", aligned=False),
+    ]
+    seeds = [Rung(r.language, r.skew, r.vision, seed=seed) for seed in (1, 2) for r in four]
+    return (*four, *singles[:8], *seeds[:4], *singles[8:], *seeds[4:])
+
+
+RUNGS = _rungs()
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of everything."""
+
+    scenes: int
+    texts: int
+    steps: dict[str, Stage]  # of each language, of the alignment, the projector, and each vision
+    tested: int  # scenes for CHAIR and POPE
+    fitted: int  # other scenes, for the verdict of `confirm`
+    probed: int  # other scenes, for the diagnostics
+    beamed: int  # of the tested scenes, for OPERA
+    tokens: int  # the longest caption
+    draws: int  # further captions of regular decoding: what is said again is believed more
+    rungs: tuple[Rung, ...] = field(default=RUNGS)
+
+
+FULL = Sizes(
+    scenes=32_768,
+    texts=98_304,
+    steps={
+        "few": Stage(250, 256, 1e-3),
+        "many": Stage(1000, 256, 1e-3),
+        "alignment": Stage(400, 256, 1e-3),
+        "projector": Stage(150, 64, 1e-3),
+        "brief": Stage(250, 96, 1e-3),
+        "medium": Stage(700, 96, 1e-3),
+        "long": Stage(1800, 96, 1e-3),
+    },
+    tested=160,
+    fitted=100,
+    probed=64,
+    beamed=64,
+    tokens=64,
+    draws=4,
+)
+TINY = Sizes(
+    scenes=64,
+    texts=64,
+    steps={
+        "few": Stage(2, 8, 1e-3),
+        "many": Stage(4, 8, 1e-3),
+        "alignment": Stage(3, 4, 1e-3),
+        "projector": Stage(2, 4, 1e-3),
+        "brief": Stage(2, 4, 1e-3),
+        "medium": Stage(2, 4, 1e-3),
+        "long": Stage(3, 4, 1e-3),
+    },
+    tested=3,
+    fitted=3,
+    probed=2,
+    beamed=1,
+    tokens=8,
+    draws=1,
+    rungs=(
+        Rung("many", "strong", "brief"),
+        Rung("none", "mild", "long", texts=True),
+        Rung("many", "strong", "projector", aligned=False),
+    ),
+)
+SIZES = {"full": FULL, "tiny": TINY}
