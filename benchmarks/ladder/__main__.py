@@ -160,9 +160,8 @@ class Run:
         measured = {m: all(p.exists() for p in paths) for m, paths in needed_for_choice(self.bench).items()}
         late = time.monotonic() - self.began > self.options.choose_at
         given_up = {name.split(" ", 1)[1] for name, count in self.failed.items() if count >= 2}
-        if not (late and any(measured.values())) and not all(
-            done or m in given_up for m, done in measured.items()
-        ):
+        complete = all(done or model in given_up for model, done in measured.items())
+        if not complete and not (late and any(measured.values())):
             return
         from ladder.measures import responses
         from ladder.stand_in import write

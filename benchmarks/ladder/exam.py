@@ -1,7 +1,7 @@
 """What every rung is asked: captions of drawn scenes and yes/no questions, all in one batch for each method.
 
-Greedy and sampled captions are rows of the same call. Of a question only the first token's distribution is kept: it
-decides, and gives the accuracy of greedy decoding and the expected one of sampling, without its noise.
+Greedy and sampled captions are rows of the same call. Of a question only the first token's distribution is kept:
+it decides, and gives the accuracy of greedy decoding and the expected one of sampling, without its noise.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def questions(scenes: Sequence[Scene]) -> list[Asked]:
 
 
 class Rows(LogitsProcessor):
-    """Greedy rows first, then sampled ones, each with its own noise and temperature; notes how sure each token was."""
+    """Greedy rows first, then sampled ones, each with its own noise and temperature. Notes how sure tokens were."""
 
     def __init__(self, greedy: int, seeds: Sequence[int], temperatures: Sequence[float]) -> None:
         self._greedy, self._noise = greedy, HashedNoise(seeds)
@@ -125,7 +125,7 @@ class Exam:
         return {name: inputs[name] for name in ("input_ids", "attention_mask")}
 
     def captions(self, named: Named) -> Arrays:
-        """Captions by a method: greedy, sampled; of regular decoding also cooler ones, further draws, and doubt."""
+        """Captions by a method: greedy, sampled; of regular decoding cooler ones, further draws, and doubt too."""
         regular, tokens, draws = named.name == "regular", self.sizes.tokens, self.sizes.draws
         method = named.method(self)
         scenes = self.scenes[: self.sizes.beamed] if method.beams_only else self.scenes

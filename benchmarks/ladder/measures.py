@@ -37,8 +37,9 @@ def scenes(count: int) -> tuple[Scene, ...]:
 
 @functools.cache
 def _tokenizer() -> Any:
-    from seewhen.backbones.loading import resolve
     from transformers import AutoTokenizer
+
+    from seewhen.backbones.loading import resolve
 
     return AutoTokenizer.from_pretrained(resolve("packaged"), trust_remote_code=False)
 
