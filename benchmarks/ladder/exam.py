@@ -64,7 +64,7 @@ def questions(scenes: Sequence[Scene]) -> list[Asked]:
 
 
 class Rows(LogitsProcessor):
-    """Greedy rows first, then sampled ones, each with its own noise and temperature. Notes how sure tokens were."""
+    """Greedy rows first, then sampled ones, each with its own noise and temperature; notes how sure it was."""
 
     def __init__(self, greedy: int, seeds: Sequence[int], temperatures: Sequence[float]) -> None:
         self._greedy, self._noise = greedy, HashedNoise(seeds)

@@ -1,4 +1,4 @@
-"""The methods that every rung is asked with. What is CAI's, parts included, waits for the choice of the stand-in."""
+"""The methods that every rung is asked with. What is of CAI waits for the choice of the stand-in."""
 
 from __future__ import annotations
 
