@@ -29,6 +29,7 @@ from seewhen.decoding.method import Method, Parts
 from seewhen.runs.versions import package_versions
 
 SENTENCES, ASKED, AGAIN, QUESTION = 5, (0, 2, 4), 1, 18
+CAPTURING = 2  # rounds that do not count: the first captures steps, the second prompts
 
 
 class Plan(Judge):
@@ -68,13 +69,9 @@ class Planned(Method):
         return Parts(judge=lambda a: Plan(a, self.tokens, self.asks, self.takes_back), budget=budget)
 
 
-def measure(shape: str, batch: int, tokens: int, rounds: int) -> dict[str, Any]:
+def measure(model: Any, inputs: dict[str, Any], tokens: int, rounds: int) -> dict[str, Any]:
     """Seconds of whole answers, variant by variant, in turns."""
-    on_gpu = torch.cuda.is_available()
-    device, dtype = ("cuda", torch.bfloat16) if on_gpu else ("cpu", torch.float32)
-    config = shape_config(shape)
-    model = random_model(config, device=device, dtype=dtype)
-    inputs = random_inputs(config, rows=batch, images=1, device=device, dtype=dtype)
+    on_gpu, batch = torch.cuda.is_available(), len(inputs["input_ids"])
     options = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
     variants: dict[str, Method] = {
         "regular": seewhen.method("regular"),
@@ -85,14 +82,14 @@ def measure(shape: str, batch: int, tokens: int, rounds: int) -> dict[str, Any]:
     }
     attachments = {name: Attachment.of(model, m) for name, m in variants.items()}
     seconds: dict[str, list[float]] = {name: [] for name in variants}
-    for number in range(rounds + 1):
+    for number in range(rounds + CAPTURING):
         for name, attachment in attachments.items():
             with attachment.placed(), torch.inference_mode():
                 _wait(on_gpu)
                 started = time.perf_counter()
                 model.generate(**inputs, **options)
                 _wait(on_gpu)
-                if number:  # the first round captures
+                if number >= CAPTURING:
                     seconds[name].append(time.perf_counter() - started)
     return {"batch": batch, "tokens": tokens, "seconds": seconds, "ratios": ratios(seconds)}
 
@@ -119,8 +116,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    found = [measure(given.shape, batch, given.tokens, given.rounds) for batch in given.batch]
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    on_gpu = torch.cuda.is_available()
+    place = {"device": "cuda", "dtype": torch.bfloat16} if on_gpu else {"device": "cpu", "dtype": torch.float32}
+    config = shape_config(given.shape)
+    model = random_model(config, **place)
+    found = [
+        measure(model, random_inputs(config, rows=batch, images=1, **place), given.tokens, given.rounds)
+        for batch in given.batch
+    ]
+    device = torch.cuda.get_device_name() if on_gpu else "CPU"
     result = {"shape": given.shape, "device": device, "versions": package_versions(), "measured": found}
     for one in found:
         print(one["batch"], json.dumps(one["ratios"], indent=1))

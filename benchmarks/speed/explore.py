@@ -23,8 +23,7 @@ import torch
 import seewhen
 from seewhen.asking.attach import Attachment
 from seewhen.backbones.shapes import random_inputs, random_model, shape_config
-from seewhen.decoding.fast import loop as step
-from seewhen.decoding.fast import modules
+from seewhen.decoding.fast import modules, step
 
 METHODS = {
     "regular": seewhen.method("regular"),

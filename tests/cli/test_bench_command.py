@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
@@ -10,7 +9,7 @@ from typer.testing import CliRunner
 
 from seewhen.cli import app
 from seewhen.speed.bench import as_markdown, red_flags
-from seewhen.speed.measure import Cost, bytes_per_step
+from seewhen.speed.measure import Cost, bytes_per_step, interval
 
 
 def run(*arguments):
@@ -100,8 +99,64 @@ def test_every_method_is_timed_from_its_first_choice():
     assert all(min(cost.rounds) > 0 and cost.prefill_ms > 0 for cost in found), found
 
 
-def test_more_rows_in_less_time_is_a_red_flag():
-    fast = Cost("vcd", "off", 1, 9, 4, 8, 1, 1.0, 2.0, (2.0,), 500.0, None, 0.1, 1.0, 0.94, 0.9, 1.1)
-    slow, alone = (dataclasses.replace(fast, **given) for given in ({"ratio": 1.2}, {"extra_rows": 0}))
-    (flag,) = red_flags([fast, slow, alone])
-    assert flag.startswith("vcd, off, batch 1: faster") and flag in as_markdown([fast])
+def cost(**given):
+    known = {"method": "vcd", "way": "off", "batch": 1, "prompt_tokens": 9, "image_tokens": 4, "new_tokens": 8}
+    known |= {
+        "extra_rows": 0,
+        "prefill_ms": 1.0,
+        "ms_per_token": 2.0,
+        "rounds": (2.0,),
+        "tokens_per_second": 500.0,
+    }
+    known |= {"peak_bytes": None, "first_call_s": 0.1, "floor_ms": 1.0}
+    known |= {"ratio": 1.2, "ratio_low": 0.9, "ratio_high": 1.3, "compared_way": "off"}
+    return Cost(**known | given)
+
+
+@pytest.mark.parametrize(
+    ("given", "flag"),
+    [
+        ({}, None),
+        ({"extra_rows": 1, "ratio": 0.94}, "vcd, off, batch 1: faster than regular decoding, with more rows."),
+        ({"ratio": 0.94}, None),  # within its interval, and no more work than regular decoding has
+        ({"ratio": 0.94, "ratio_high": 0.97}, "vcd, off, batch 1: faster than regular decoding, all of whose"),
+        (
+            {"way": "uncaptured", "compared_way": "graph"},
+            "vcd, uncaptured, batch 1: it ran uncaptured, regular",
+        ),
+        ({"notes": ("The step cannot be captured: x",)}, "vcd, batch 1: The step cannot be captured: x"),
+    ],
+)
+def test_what_cannot_be_is_a_red_flag(given, flag):
+    flags = red_flags([cost(**given)])
+    assert [told.startswith(str(flag)) for told in flags] == [True] * (flag is not None)
+    assert all(told in as_markdown([cost(**given)]) for told in flags)
+
+
+def test_the_interval_of_a_median_supposes_no_distribution():
+    low, high, sure = interval(list(range(6)))
+    assert (low, high) == (0, 5) and sure == 1 - 2 / 64
+    low, high, sure = interval(list(range(15)))  # tables of the sign test: the 4th and the 12th of 15
+    assert (low, high) == (3, 11) and 0.95 < sure < 0.97
+    assert interval([2.0]) == (2.0, 2.0, 0.0)
+
+
+def test_each_row_knows_the_way_of_its_yardstick():
+    import torch
+
+    import seewhen
+    from seewhen.backbones.shapes import random_inputs, random_model, shape_config
+    from seewhen.speed.measure import costs
+
+    config = shape_config("llava-1.5-7b", tiny=True)
+    model = random_model(config, dtype=torch.float32)
+    methods = {name: seewhen.method(name) for name in ("regular", "opera")}  # beams are left to transformers
+    found, _ = costs(
+        model, lambda rows: random_inputs(config, rows=rows), methods, tokens=3, repeats=1, fast="auto"
+    )
+    assert [one.compared_way for one in found] == ["off", "off"]
+    graph, failures = costs(
+        model, lambda rows: random_inputs(config, rows=rows), methods, tokens=3, repeats=1, fast="graph"
+    )
+    assert [one.way for one in graph] == ["uncaptured"] and "opera" in failures["opera, batch 1"]
+    assert len(graph[0].prefills) == len(graph[0].rounds) == 1 and graph[0].prefill_ratio == 1.0

@@ -100,9 +100,11 @@ def _show(found: list[Cost], result: Mapping[str, Any]) -> None:
     console = table_console()
     console.print(table)
     rate = result["read_bandwidth"] / 1e9
+    sure = result["interval_holds_the_median"]
     console.print(
-        "Ratio: to regular, same batch, same round (smallest to largest). Floor: time to read weights and cache "
-        f"once at the {rate:.0f} GB/s that this device reads, as a share of the measured time."
+        "Ratio: to regular, same batch, same round: median, and an interval that holds it with "
+        f"{100 * (sure or 0):.0f} %. Prefill: until the first token is chosen. Floor: time to read weights and "
+        f"cache once at the {rate:.0f} GB/s that this device reads, as a share of the measured time."
     )
     for flag in result["red_flags"]:
         console.print(f"Red flag: {flag}")

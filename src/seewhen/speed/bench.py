@@ -16,7 +16,7 @@ from seewhen.decoding.method import Method
 from seewhen.errors import InvalidInput
 from seewhen.methods import method as make_method
 from seewhen.methods.grammar import label
-from seewhen.speed.measure import Cost, costs, read_bandwidth
+from seewhen.speed.measure import Cost, costs, interval, read_bandwidth
 
 COLUMNS = (
     "method",
@@ -134,6 +134,7 @@ def _result(subject: Subject, found: list[Cost], left_out: Mapping[str, str]) ->
         "read_bandwidth": read_bandwidth(device),
         "machine": machine_facts(),
         "costs": [cost.to_json() for cost in found],
+        "interval_holds_the_median": interval(found[0].rounds)[2] if found else None,
         "red_flags": red_flags(found),
         "left_out": dict(left_out),
     }
@@ -141,14 +142,13 @@ def _result(subject: Subject, found: list[Cost], left_out: Mapping[str, str]) ->
 
 def cells(cost: Cost, ranges: bool = True) -> tuple[str, ...]:
     """A row of the table, with the fastest and slowest round if `ranges`."""
-    low, high = min(cost.rounds), max(cost.rounds)
     return (
         cost.method,
         cost.way,
         str(cost.batch),
         str(cost.image_tokens),
-        f"{cost.prefill_ms:.1f}",
-        f"{cost.ms_per_token:.2f}" + (f" ({low:.2f}-{high:.2f})" if ranges else ""),
+        f"{cost.prefill_ms:.1f}" + ("" if not ranges or not cost.prefills else _range(cost.prefills, 1)),
+        f"{cost.ms_per_token:.2f}" + (_range(cost.rounds, 2) if ranges else ""),
         f"{cost.tokens_per_second:.0f}",
         _ratio(cost),
         f"{100 * cost.floor_share:.0f} %",
@@ -159,6 +159,10 @@ def cells(cost: Cost, ranges: bool = True) -> tuple[str, ...]:
     )
 
 
+def _range(values: tuple[float, ...], places: int) -> str:
+    return f" ({min(values):.{places}f}-{max(values):.{places}f})"
+
+
 def _ratio(cost: Cost) -> str:
     if cost.ratio is None or cost.method == "regular":
         return "" if cost.ratio is None else "1"
@@ -166,13 +170,10 @@ def _ratio(cost: Cost) -> str:
 
 
 def red_flags(found: Iterable[Cost]) -> list[str]:
-    """What cannot be: more rows in less time."""
+    """What cannot be, such as more rows in less time, and ratios of unlike things."""
     return [
-        f"{cost.method}, {cost.way}, batch {cost.batch}: faster than regular decoding, with more rows. "
-        "Do not believe this row: give more --repeats or --tokens, or a quieter machine."
-        for cost in found
-        if cost.suspicious
-    ]
+        f"{cost.method}, {cost.way}, batch {cost.batch}: {why}" for cost in found for why in cost.suspicions
+    ] + [f"{cost.method}, batch {cost.batch}: {note}" for cost in found for note in cost.notes]
 
 
 def as_markdown(found: Iterable[Cost]) -> str:

@@ -1,19 +1,21 @@
 """What decoding costs: prefill, milliseconds per token, memory, and how far from the memory's own speed.
 
 The steps themselves are timed: from the choice of the first token to the last, by events on the device. Nothing
-that was measured apart is subtracted. All methods of one batch size are warmed up first, then run in turns, so
-that a drift of the machine falls on all alike; medians count, and ratios are taken within each round. The floor
-is the time to read the decoder's weights and the cache once, at the bandwidth that a plain sum over a large tensor
-reaches on the same device in the same run.
+that was measured apart is subtracted. Prefill is what the same `generate` call took until then, the host's work
+included; placing the method on the model comes before. All methods of one batch size are warmed up first, until
+nothing is captured any more, then run in turns, so that a drift of the machine falls on all alike; medians count,
+and ratios are taken within each round. The floor is the time to read the decoder's weights and the cache once, at
+the bandwidth that a plain sum over a large tensor reaches on the same device in the same run.
 """
 
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -35,6 +37,10 @@ MODES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+_AGAIN = "give more --repeats or --tokens, or a quieter machine."
+_WARM_TURNS = 3  # a prompt is captured when it comes the second time, and replayed the third
+
+
 @dataclass(frozen=True)
 class Cost:
     """One method at one batch size."""
@@ -54,9 +60,15 @@ class Cost:
     first_call_s: float  # with capture
     floor_ms: float
     ratio: float | None = None  # to regular decoding: median of the ratios of each round
-    ratio_low: float | None = None  # of the ratios, the smallest and the largest: with six rounds, the median
-    ratio_high: float | None = None  # lies between them in 97 of 100 repetitions
+    ratio_low: float | None = None  # its interval, see `interval`
+    ratio_high: float | None = None
     memory_ratio: float | None = None
+    prefills: tuple[float, ...] = ()  # ms, round by round
+    prefill_ratio: float | None = None  # to regular decoding's, as above
+    prefill_low: float | None = None
+    prefill_high: float | None = None
+    compared_way: str = ""  # the way of the regular decoding that it is compared with
+    notes: tuple[str, ...] = ()  # why it was not captured, say
 
     @property
     def floor_share(self) -> float:
@@ -64,9 +76,19 @@ class Cost:
         return self.floor_ms / self.ms_per_token
 
     @property
-    def suspicious(self) -> bool:
-        """More rows than regular decoding, and faster: that was noise, or the method did not run."""
-        return self.extra_rows > 0 and self.ratio is not None and self.ratio < 1
+    def suspicions(self) -> list[str]:
+        """Why this row should not be believed, or not be taken for what it seems."""
+        found = []
+        if self.ratio is not None and self.ratio_high is not None:
+            if self.extra_rows > 0 and self.ratio < 1:
+                found.append("faster than regular decoding, with more rows. Do not believe this row: " + _AGAIN)
+            elif self.method != "regular" and self.ratio_high < 1:
+                found.append("faster than regular decoding, all of whose work it does: " + _AGAIN)
+        if self.compared_way not in ("", self.way):
+            found.append(
+                f"it ran {self.way}, regular decoding {self.compared_way}: its ratio is not the method's alone."
+            )
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -85,25 +107,26 @@ class _Runner:
     prefills: list[float] = field(default_factory=list)
     decodes: list[float] = field(default_factory=list)
     peak: int | None = None
+    notes: tuple[str, ...] = ()
 
     def turn(self) -> None:
         """One `generate` call: milliseconds up to the first token's choice, and of all steps after it."""
-        model, watch = self.attachment.model, _FirstChoice()
+        model, watch = self.attachment.model, FirstChoice()
         options = {"do_sample": False, **MODES.get(self.attachment.session.method.name, {})}
         # No end token: every run has the same length.
         options |= {"max_new_tokens": self.tokens, "eos_token_id": None, "pad_token_id": 0}
-        settle()
-        begin = _Mark()
         with self.attachment.placed():
+            settle()
+            begin = Mark()
             model.generate(**self.inputs, **options, logits_processor=LogitsProcessorList([watch]))
-        end = _Mark()
-        settle()
+            end = Mark()
+            settle()
         assert watch.mark is not None
         self.prefills.append(begin.until(watch.mark))
         self.decodes.append(watch.mark.until(end))
 
 
-class _Mark:
+class Mark:
     """A moment: on a GPU the device's own, when its work so far is done."""
 
     def __init__(self) -> None:
@@ -112,26 +135,26 @@ class _Mark:
             self.event.record()
         self.host = time.perf_counter()
 
-    def until(self, later: _Mark) -> float:
+    def until(self, later: Mark) -> float:
         """Milliseconds."""
         if self.event is not None and later.event is not None:
             return float(self.event.elapsed_time(later.event))
         return 1000 * (later.host - self.host)
 
 
-class _FirstChoice(TemperatureLogitsWarper):
+class FirstChoice(TemperatureLogitsWarper):
     """Marks when the first token is chosen and changes nothing. One that looks at scores alone may be captured."""
 
     __slots__ = ("mark",)  # not among `vars`, which tell captured steps apart
 
     def __init__(self) -> None:
         super().__init__(1.0)
-        self.mark: _Mark | None = None
+        self.mark: Mark | None = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """The scores as they are."""
         if self.mark is None:
-            self.mark = _Mark()
+            self.mark = Mark()
         return scores
 
 
@@ -183,8 +206,8 @@ def costs(
 def _ready(
     model: Any, name: str, method: Method, inputs: Mapping[str, Any], tokens: int, fast: Fast, alone: int
 ) -> _Runner:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # random weights fire always or never; here only time counts
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         runner = _Runner(name, Attachment.of(model, method, fast=fast), inputs, tokens)
         held = _allocated()
         if torch.cuda.is_available():
@@ -192,11 +215,16 @@ def _ready(
         begin = time.perf_counter()
         runner.turn()
         runner.first_call_s = time.perf_counter() - begin
+        if runner.attachment.loop is not None:
+            for _ in range(_WARM_TURNS - 1):
+                runner.turn()
         runner.prefills.clear()
         runner.decodes.clear()
         if torch.cuda.is_available():
             # Without what the methods before it have captured and keep for their rounds.
             runner.peak = torch.cuda.max_memory_allocated() - held + alone
+    # Random weights fire always or never, which is no news here; what could not be captured is.
+    runner.notes = tuple(dict.fromkeys(str(w.message) for w in told if "captured" in str(w.message)))
     return runner
 
 
@@ -229,6 +257,8 @@ def _cost(runner: _Runner, batch: int, backbone: Backbone, bandwidth: float) -> 
         peak_bytes=runner.peak,
         first_call_s=runner.first_call_s,
         floor_ms=1000 * bytes_per_step(backbone, batch, columns) / bandwidth,
+        prefills=tuple(runner.prefills),
+        notes=runner.notes,
     )
 
 
@@ -244,11 +274,46 @@ def _compared(found: list[Cost]) -> list[Cost]:
         return found
     compared = []
     for cost in found:
-        ratios = [a / b for a, b in zip(cost.rounds, regular.rounds, strict=True)]
         memory = cost.peak_bytes / regular.peak_bytes if cost.peak_bytes and regular.peak_bytes else None
-        middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
-        compared.append(replace(cost, ratio=middle, ratio_low=low, ratio_high=high, memory_ratio=memory))
+        middle, low, high = _against(cost.rounds, regular.rounds)
+        prefill, prefill_low, prefill_high = _against(cost.prefills, regular.prefills)
+        compared.append(
+            replace(
+                cost,
+                ratio=middle,
+                ratio_low=low,
+                ratio_high=high,
+                memory_ratio=memory,
+                prefill_ratio=prefill,
+                prefill_low=prefill_low,
+                prefill_high=prefill_high,
+                compared_way=regular.way,
+            )
+        )
     return compared
+
+
+def _against(mine: tuple[float, ...], theirs: tuple[float, ...]) -> tuple[float, float, float]:
+    """The ratio within each round: median, and its interval."""
+    ratios = [a / b for a, b in zip(mine, theirs, strict=True)]
+    low, high, _ = interval(ratios)
+    return statistics.median(ratios), low, high
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """An interval for the median that supposes no distribution, and how surely it holds it.
+
+    The median lies outside of the k-th smallest and the k-th largest value when fewer than k of the n fell on one
+    side of it, which a fair coin tells. The narrowest with at least 95 %; with fewer than six values the widest.
+    """
+    ordered, count = sorted(values), len(values)
+    trimmed, outside = 0, 2 * 0.5**count
+    while 2 * (trimmed + 2) <= count:
+        more = outside + 2 * math.comb(count, trimmed + 1) * 0.5**count
+        if more > 0.05:
+            break
+        trimmed, outside = trimmed + 1, more
+    return ordered[trimmed], ordered[-1 - trimmed], 1 - min(outside, 1.0)
 
 
 def bytes_per_step(backbone: Backbone, rows: int, columns: int) -> int:
