@@ -27,6 +27,7 @@ from ladder.rungs import PACKAGED, SIZES, kind_of
 from ladder.tasks import CHOICE, Task, all_tasks, needed_for_choice
 from ladder.training import Bench
 from photographs.study import shared_gpu
+from seewhen.errors import InvalidInput
 
 PART = 15_000_000
 
@@ -72,6 +73,7 @@ class Run:
         self.tasks = all_tasks(bench)
         self.failed: dict[str, int] = {}
         self.workers: list[Worker] = []
+        self.refused: tuple[str, ...] = ()  # the models of which none could be chosen
         self.command = [sys.executable, "-m", "ladder.worker", str(bench.folder), options.sizes]
 
     def log(self, line: str) -> None:
@@ -167,7 +169,14 @@ class Run:
         from ladder.stand_in import write
 
         models = tuple(model for model, done in measured.items() if done)
-        choice = write(responses(self.bench.folder, models), path)
+        if models == self.refused:
+            return
+        try:
+            choice = write(responses(self.bench.folder, models), path)
+        except InvalidInput as error:  # none is able: wait for others
+            self.log(f"no choice: {error}")
+            self.refused = models
+            return
         self.log(
             f"chosen: {choice.chosen} of {len(choice.distances)}, distance {choice.distances[choice.chosen]:.2f}"
         )

@@ -215,9 +215,10 @@ def responses(folder: Path, wanted: Sequence[str] | None = None) -> dict[str, Re
     by_kind: dict[str, list[Response]] = {}
     for model in wanted or models(folder):
         try:
-            by_kind.setdefault(kind_of(model), []).append(_response(folder, model))
+            found = _response(folder, model)
         except InvalidInput:  # nothing named rightly, or nothing wrongly
             continue
+        by_kind.setdefault(kind_of(model), []).append(found)
     return {kind: _mean(found) for kind, found in by_kind.items()}
 
 

@@ -134,7 +134,7 @@ TINY = Sizes(
     fitted=3,
     probed=2,
     beamed=1,
-    tokens=8,
+    tokens=24,
     draws=1,
     rungs=(
         Rung("many", "strong", "brief"),

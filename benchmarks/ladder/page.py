@@ -1,0 +1,171 @@
+"""Tables, predictions, the map and the package's data from what the ladder found.
+
+    python -m ladder.page FOUND --out benchmarks/ladder/results
+
+FOUND is the unpacked ladder.tar.xz.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ladder import picture
+from ladder.predicting import correlations, effects_of, leave_one_out
+from ladder.summary import METHODS, WAYS, against, summary
+from ladder.tasks import CHOICE
+from seewhen.runs.tables import pipe_table
+
+PACKAGE = Path("src/seewhen/runs/data/ladder.json")
+Entry = Mapping[str, Any]
+
+
+def cell(found: Sequence[float] | None) -> str:
+    """A difference with its interval, marked where it excludes zero."""
+    if not found:
+        return "—"
+    value, low, high = found
+    return f"{value:+.1f}{'*' if low > 0 or high < 0 else ''} ({low:+.1f}, {high:+.1f})"
+
+
+def plain(found: Sequence[float] | None) -> str:
+    return "—" if not found else f"{found[0]:.1f} ({found[1]:.1f}, {found[2]:.1f})"
+
+
+def levels(entries: Sequence[Entry]) -> str:
+    """What each rung is like before any method."""
+    head = ("rung", "models", "CHAIR_i greedy", "CHAIR_i sampled", "recall greedy", "POPE greedy", "POPE sampled",
+            "recoverable greedy", "recoverable sampled")  # fmt: skip
+    rows = []
+    for entry in entries:
+        greedy, sampled = (entry["regular"][way] for way in WAYS)
+        gains = [entry["ceiling"][way].get("recoverable") for way in WAYS]
+        shown = [
+            greedy.get("chair_i"),
+            sampled.get("chair_i"),
+            greedy.get("recall"),
+            greedy.get("pope"),
+            sampled.get("pope"),
+        ]
+        rows.append((entry["name"], str(len(entry["models"])), *map(plain, shown), *map(plain, gains)))
+    return pipe_table(head, rows)
+
+
+def effects(entries: Sequence[Entry], way: str, metric: str) -> str:
+    """Rungs by methods: differences from regular decoding."""
+    names = [name for name in METHODS if any(metric in e["effects"].get(name, {}).get(way, {}) for e in entries)]
+    rows = [
+        (e["name"], *(cell(e["effects"].get(name, {}).get(way, {}).get(metric)) for name in names))
+        for e in entries
+    ]
+    return pipe_table(("rung", *names), rows)
+
+
+def beyond(folder: Path, entries: Sequence[Entry]) -> str:
+    """What contrasts and CAI do beyond their plausibility cut, sampled."""
+    names = [n for n in ("contrast", "cai", "cai paper", "cai reference", "vcd", "pai") if _any(entries, n)]
+    rows = []
+    for entry in entries:
+        found = [against(folder, entry["models"], name, "min-p", "sampled") for name in names]
+        rows.append((entry["name"], *(cell(each.get("chair_i")) for each in found)))
+    return pipe_table(("rung", *names), rows)
+
+
+def _any(entries: Sequence[Entry], name: str) -> bool:
+    return any(name in entry["effects"] for entry in entries)
+
+
+def predictions(entries: Sequence[Entry]) -> tuple[str, dict[str, Any]]:
+    """For each method and way: the strongest rank correlations, and the error of predicting each rung."""
+    known = {entry["name"]: entry["diagnostics"] for entry in entries}
+    head = ("method", "way", "rungs", "strongest rank correlations (p, corrected)", "error, points", "of the mean")
+    rows, kept = [], {}
+    for method in METHODS:
+        for way in WAYS:
+            found = effects_of(entries, method, way)
+            ranked, told = correlations(found, known), leave_one_out(found, known, way)
+            if not ranked:
+                continue
+            shown = ", ".join(f"{c.diagnostic} {c.rho:+.2f} ({c.p:.2f})" for c in ranked[:3])
+            errors = ("—", "—") if told is None else (f"{told.error:.1f}", f"{told.error_of_mean:.1f}")
+            rows.append((method, way, str(len(found)), shown, *errors))
+            kept[f"{method} {way}"] = {
+                "correlations": [asdict(c) for c in ranked],
+                "prediction": None if told is None else asdict(told),
+            }
+    return pipe_table(head, rows), kept
+
+
+def choice(folder: Path) -> Iterator[str]:
+    """The stand-in as it was chosen."""
+    if not (folder / CHOICE).is_file():
+        yield "No stand-in was chosen."
+        return
+    found = json.loads((folder / CHOICE).read_text("utf-8"))
+    yield f"Chosen: **{found['chosen']}**, by {', '.join(found['used'])}."
+    yield ""
+    rows = [(name, f"{value:.2f}") for name, value in found["distances"].items()]
+    yield pipe_table(("rung", "distance"), rows)
+    if found["unable"]:
+        yield f"\nNot able to stand in: {', '.join(found['unable'])}."
+
+
+def package(entries: Sequence[Entry], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What `seewhen diagnose` sets a user's model beside."""
+    rungs = [{name: entry[name] for name in ("name", "diagnostics", "effects", "regular")} for entry in entries]
+    about = (
+        "Small LLaVAs on drawn scenes; differences from regular decoding: value, low, high (95 %, over scenes)."
+    )
+    return {"about": about, "device": facts.get("device"), "versions": facts.get("versions"), "rungs": rungs}
+
+
+def page(folder: Path, entries: Sequence[Entry]) -> tuple[str, dict[str, Any]]:
+    """All tables as Markdown, and the predictions as data."""
+    table, kept = predictions(entries)
+    parts = ["# What the ladder found", "", "Intervals: 95 %, bootstrap over scenes, paired; * excludes zero.", ""]
+    parts += ["## The rungs", "", levels(entries), "", "## The stand-in", "", *choice(folder), ""]
+    for way in WAYS:
+        for metric, title in (
+            ("chair_i", "CHAIR_i"),
+            ("recall", "recall"),
+            ("f1", "F1"),
+            ("pope", "POPE accuracy"),
+        ):
+            parts += [
+                f"## {title}, {way}: difference from regular decoding, points",
+                "",
+                effects(entries, way, metric),
+                "",
+            ]
+    parts += ["## CHAIR_i, sampled: difference from min-p, points", "", beyond(folder, entries), ""]
+    parts += ["## What predicts it", "", table, ""]
+    return "\n".join(parts), kept
+
+
+def main() -> None:
+    """Write everything."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("found", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--package", type=Path, default=PACKAGE, help="where the package's data goes")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    entries = summary(options.found)
+    facts = json.loads((options.found / "facts.json").read_text("utf-8"))
+    text, kept = page(options.found, entries)
+    (options.out / "tables.md").write_text(text, encoding="utf-8")
+    for name, content in (("ladder", {"facts": facts, "rungs": entries}), ("predictions", kept)):
+        (options.out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    if (options.found / CHOICE).is_file():
+        (options.out / CHOICE).write_text((options.found / CHOICE).read_text("utf-8"), encoding="utf-8")
+    for way in WAYS:
+        picture.draw(entries, options.out / f"map-{way}.png", way)
+    options.package.write_text(json.dumps(package(entries, facts), indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
