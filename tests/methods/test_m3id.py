@@ -54,7 +54,7 @@ def test_rule_is_the_papers_formula(token: int, t0: float, k: float, alpha: floa
 
 def rule(method: M3ID, main: Tensor, other: Tensor, token: int) -> Tensor:
     class Recorder:
-        step = torch.tensor([token])
+        number = torch.tensor([token])
 
     class Sequence:
         recorder = Recorder()

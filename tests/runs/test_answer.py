@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import seewhen
 from seewhen.decoding.method import Part
+from seewhen.equations.drawing import hashed_uniform
 from seewhen.errors import UnsupportedMode
 from seewhen.methods import method_from_json
 from seewhen.methods.controls import with_controls
@@ -21,7 +22,7 @@ from seewhen.methods.grammar import label
 from seewhen.runs.answer import ModelAnswerer
 from seewhen.runs.evaluate import Ask, directory_fingerprint, evaluate
 from seewhen.runs.light_model import LightModel
-from seewhen.runs.noise import HashedNoise, OwnNoise, hashed_uniform, stream_seed
+from seewhen.runs.noise import HashedNoise, OwnNoise, stream_seed
 from seewhen.runs.pictures import open_picture, scene_source
 from seewhen.runs.store import RunConflict, read_run
 from seewhen.runs.work import Task

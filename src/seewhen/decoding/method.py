@@ -82,6 +82,9 @@ class Method:
     beams: ClassVar[bool] = True
     batches: ClassVar[bool] = True
     compiles: ClassVar[bool] = True
+    # Whether its answers may join and leave a running batch: nothing in its rule goes from row to row, nor from
+    # step to step but through `Recorder.number`.
+    joins: ClassVar[bool] = False
     samples_only: ClassVar[bool] = False
     beams_only: ClassVar[bool] = False
     needs_image: ClassVar[bool] = True
@@ -313,6 +316,6 @@ def part_of(method: Method, part: PartName) -> Method:
 
 def _take_modes(whole: Method, members: tuple[Method, ...]) -> None:
     """What all members can do; instance attributes hide the class's."""
-    for name in ("beams", "batches", "compiles"):
+    for name in ("beams", "batches", "compiles", "joins"):
         object.__setattr__(whole, name, all(getattr(member, name) for member in members))
     object.__setattr__(whole, "needs_image", any(member.needs_image for member in members))

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 @dataclass(frozen=True)
@@ -17,14 +18,18 @@ class ImageColumns:
     valid: Tensor  # (rows, tokens), bool
 
     @classmethod
-    def of(cls, mask: Tensor) -> ImageColumns:
-        """From a boolean mask (rows, positions). Reads the largest count from the device: prefill only."""
+    def of(cls, mask: Tensor, room: int = 0) -> ImageColumns:
+        """From a boolean mask (rows, positions). Reads the largest count from the device: prefill only.
+
+        With `room` there are at least so many columns, so that prompts of one form come out.
+        """
         counts = mask.sum(dim=1)
         tokens = max(int(counts.max()), 1)  # one, not real, where no row has an image: never an empty tensor
         # A stable sort brings the image positions of each row to the front, in order.
         order = torch.argsort((~mask).to(torch.uint8), dim=1, stable=True)[:, :tokens]
         valid = torch.arange(tokens, device=mask.device)[None] < counts[:, None]
-        return cls(order.masked_fill(~valid, 0), valid)
+        missing = max(room - tokens, 0)
+        return cls(pad(order.masked_fill(~valid, 0), (0, missing)), pad(valid, (0, missing)))
 
     def padded(self, rows: int) -> tuple[Tensor, Tensor]:
         """Columns and validity for all rows; branch rows have no valid column."""

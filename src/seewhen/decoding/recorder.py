@@ -22,6 +22,12 @@ class Recorder:
         self.rows, self.layers, self.capacity, self.device = rows, layers, capacity, device
         self.step = _static(torch.zeros(1, dtype=torch.long, device=device))
         self.buffers: dict[str, Tensor] = {}
+        self.numbers: Tensor | None = None  # (rows,), where rows began at different steps
+
+    @property
+    def number(self) -> Tensor:
+        """The number of the token that this step makes, from 0: (1,), or (rows, 1) where rows began apart."""
+        return self.step if self.numbers is None else self.numbers[:, None]
 
     def declare(self, name: str, shape: tuple[int, ...], fill: float | bool = math.nan) -> None:
         """Make a buffer of `capacity` x `shape`. Called at prefill only."""

@@ -33,6 +33,9 @@ class Intervention:
     # Whether no decoding step looks at the sequence's prompt length (a number, which a captured step would
     # keep): then a step captured for one prompt serves prompts of other lengths too.
     any_prompt_length: ClassVar[bool] = False
+    # Whether all tensors of its memory begin with the main rows, and no row looks at another: then a prompt that
+    # is read alone can join others in the middle of their answers.
+    rows_apart: ClassVar[bool] = False
 
     def sees(self, backbone: Backbone) -> frozenset[int]:
         """Layers whose input hidden states `before_layer` wants to see."""

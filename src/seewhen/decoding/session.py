@@ -59,6 +59,7 @@ class Session:
         self.tables = Tables.of(self.interventions, backbone)
         self.current = CurrentStep()
         self.calls = Calls()
+        self.image_room = 0  # columns for image tokens that every prompt gets, real or not
         self.questions: Kept[Any] = Kept()  # captured passes of questions aside
         self.process = os.getpid()
         self.placement: object = None  # made anew at each placing: a call must end in the one it began in
@@ -242,7 +243,7 @@ class Session:
             rows=rows,
             branches=len(self.parts.branches),
             prompt_length=length,
-            image=ImageColumns.of(prefill.image_mask),
+            image=ImageColumns.of(prefill.image_mask, self.image_room),
             recorder=recorder,
             tables=self.tables,
             growing=limit is None,

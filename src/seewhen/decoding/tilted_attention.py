@@ -67,6 +67,7 @@ class Tilt(Intervention):
     """Tilts the last row of attention of `layers` towards the image. `gate` None means always."""
 
     any_prompt_length: ClassVar[bool] = True
+    rows_apart: ClassVar[bool] = True
 
     layers: tuple[int, ...]
     relevance: Relevance = Relevance()

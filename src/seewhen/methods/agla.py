@@ -157,6 +157,7 @@ class AGLA(Method):
     name: ClassVar[str] = "agla"
     summary: ClassVar[str] = "add what the model says of the relevant part of the image"
     source: ClassVar[str] = "An et al., CVPR 2025; no licence found, written from the formulas"
+    joins: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Preset]] = {
         "reference": Preset(
             {"reference_parity": True},

@@ -10,6 +10,7 @@ the text-only row itself exceeds the threshold. Only the preset `reference` does
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,6 +30,8 @@ class _LeakMemory(_Memory):
 @dataclass(frozen=True)
 class LeakyTilt(Tilt):
     """`Tilt` with the leak. It knows one branch, the text-only row, and a fixed threshold."""
+
+    rows_apart: ClassVar[bool] = False  # one length of the prompt for all rows
 
     def begin(self, sequence: Sequence, prefill: Prefill) -> _LeakMemory:
         """Also remember the prompt's length."""

@@ -69,6 +69,7 @@ class EarlyStates(Intervention):
     """Keeps the last position's hidden states that go into `layers`."""
 
     any_prompt_length: ClassVar[bool] = True
+    rows_apart: ClassVar[bool] = True
 
     layers: tuple[int, ...]
 
@@ -100,6 +101,7 @@ class DoLa(Method):
     name: ClassVar[str] = "dola"
     summary: ClassVar[str] = "subtract what an early layer would have said"
     source: ClassVar[str] = "Chuang et al., ICLR 2024; code MIT by its README, port Apache-2.0"
+    joins: ClassVar[bool] = True
     needs_image: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Preset]] = {
         "low": Preset({"layers": "low"}, "released code: FACTOR and reasoning; usual in papers on images"),
@@ -130,6 +132,8 @@ class DoLa(Method):
             raise InvalidMethod(f"dola: relative_top={self.relative_top}.", "Choose it between 0 and 1.")
         if self.layer_per not in ("row", "batch"):
             raise InvalidMethod(f"dola: layer_per={self.layer_per!r}.", "Use 'row' or 'batch'.")
+        if self.layer_per == "batch":  # hides the class's: a row looks at its neighbours
+            object.__setattr__(self, "joins", False)
 
     def candidates(self, backbone: Backbone) -> tuple[int, ...]:
         """The candidate hidden states on this model."""

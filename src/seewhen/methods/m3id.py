@@ -37,6 +37,7 @@ class M3ID(Method):
     name: ClassVar[str] = "m3id"
     summary: ClassVar[str] = "a text-only contrast that grows with the length of the answer"
     source: ClassVar[str] = "Favero et al., CVPR 2024; no code released"
+    joins: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Preset]] = {
         "paper": Preset({}, "the paper's values for captions, as reported by third parties"),
         "paper:pope": Preset({"t0": 10.0}, "the paper: t0 about the length of the question"),
@@ -68,7 +69,7 @@ class M3ID(Method):
 
     def _rule(self, logits: Logits) -> Tensor:
         main, other = (torch.log_softmax(z.float(), dim=-1) for z in (logits.main, logits.branches[0]))
-        weight = self.weight(logits.sequence.recorder.step.to(main.device))
+        weight = self.weight(logits.sequence.recorder.number.to(main.device))
         contrast = weight * (main - other)
         if self.gate_alpha is not None:
             unsure = main.amax(dim=-1, keepdim=True) < math.log(self.gate_alpha)

@@ -38,6 +38,7 @@ class PAI(Method):
     name: ClassVar[str] = "pai"
     summary: ClassVar[str] = "more attention to all of the image, and a text-only contrast"
     source: ClassVar[str] = "Liu et al., ECCV 2024; code MIT"
+    joins: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Preset]] = {
         "paper:llava-1.5": Preset({}, _PAPER),
         "paper:shikra": Preset({"alpha": 0.6}, _PAPER),

@@ -27,6 +27,7 @@ class Regular(Method):
     name: ClassVar[str] = "regular"
     summary: ClassVar[str] = "the model as it is: the baseline"
     source: ClassVar[str] = "transformers' own decoding"
+    joins: ClassVar[bool] = True
     needs_image: ClassVar[bool] = False
 
 
@@ -37,6 +38,7 @@ class MinP(Method):
     name: ClassVar[str] = "min-p"
     summary: ClassVar[str] = "the plausibility cut alone: the control for contrastive methods"
     source: ClassVar[str] = "the cut of Li et al. 2023 (contrastive decoding); min-p sampling"
+    joins: ClassVar[bool] = True
     needs_image: ClassVar[bool] = False
 
     min_p: Annotated[float, "tokens less likely than this share of the likeliest are never chosen"] = 0.1

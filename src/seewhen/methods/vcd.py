@@ -91,6 +91,7 @@ class VCD(Method):
     name: ClassVar[str] = "vcd"
     summary: ClassVar[str] = "contrast with a noised image"
     source: ClassVar[str] = "Leng et al., CVPR 2024; code Apache-2.0"
+    joins: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Preset]] = {
         "reference": Preset({}, "released code, argument defaults of all evaluation scripts"),
         "reference:llava-1.5/pope": Preset(

@@ -15,11 +15,9 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from seewhen.equations.drawing import hashed_gumbel, keys_at
+
 Noise = Literal["streams", "hash"]
-
-
-_MASK = 2**64 - 1
-_GAMMA, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # those of splitmix64
 
 
 def stream_seed(seed: int, name: str) -> int:
@@ -62,36 +60,10 @@ class HashedNoise(LogitsProcessor):
     """
 
     def __init__(self, seeds: Sequence[int], temperature: float = 1.0) -> None:
-        self._seeds, self._temperature, self._step = tuple(seeds), temperature, 0
+        self._streams, self._temperature, self._step = torch.tensor(seeds), temperature, 0
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        keys = [_mixed(seed + self._step * _GAMMA) for seed in self._seeds]
+        self._streams = self._streams.to(scores.device)
+        keys = keys_at(self._streams, torch.full_like(self._streams, self._step))
         self._step += 1
-        uniform = hashed_uniform(torch.tensor([_signed(key) for key in keys]).to(scores.device), scores.shape[-1])
-        return scores.float() / self._temperature - uniform.log().neg().log().float()
-
-
-def hashed_uniform(keys: Tensor, width: int) -> Tensor:
-    """Numbers between 0 and 1, exclusive: (rows, width), float64, from keys (rows,), int64."""
-    counter = torch.arange(1, width + 1, device=keys.device)
-    z = keys[:, None] + counter * _signed(_GAMMA)  # wraps around, as it shall
-    z = (z ^ _shifted(z, 30)) * _signed(_FIRST)
-    z = (z ^ _shifted(z, 27)) * _signed(_SECOND)
-    z = z ^ _shifted(z, 31)
-    return (_shifted(z, 12).double() + 0.5) * 2.0**-52
-
-
-def _shifted(z: Tensor, bits: int) -> Tensor:
-    """Shifted right as if unsigned."""
-    return (z >> bits) & ((1 << (64 - bits)) - 1)
-
-
-def _mixed(z: int) -> int:
-    z &= _MASK
-    z = ((z ^ (z >> 30)) * _FIRST) & _MASK
-    z = ((z ^ (z >> 27)) * _SECOND) & _MASK
-    return z ^ (z >> 31)
-
-
-def _signed(z: int) -> int:
-    return z - 2**64 if z >= 2**63 else z
+        return scores.float() / self._temperature + hashed_gumbel(keys, scores.shape[-1])

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from seewhen.decoding.kernels.cache_kernel import RowWriter
     from seewhen.decoding.session import Session
 
-_LIVE = ("input_ids", "position_ids", "attention_mask", "past_key_values")
-_PER_TOKEN = ("token_type_ids", "mm_token_type_ids")
+LIVE = ("input_ids", "position_ids", "attention_mask", "past_key_values")  # what changes from step to step
+_PER_TOKEN = ("token_type_ids", "mm_token_type_ids")  # some versions hand down the whole prompt's
 
 
 class Choose(Protocol):
@@ -37,7 +37,7 @@ class Buffers:
 
     token: Tensor  # (rows, 1): the token to feed
     positions: Tensor | None  # (..., rows, 1)
-    length: Tensor  # (1,): columns of the cache that are filled
+    length: Tensor  # (1,), or (rows, 1) where rows differ: columns of the cache that are filled
     visible: Tensor  # (rows, columns), bool: columns that are not left padding
 
 
@@ -93,9 +93,7 @@ class StepMaker:
         cache, sequence = kwargs["past_key_values"], self.session.last
         columns = max(getattr(layer, "max_cache_len", 0) for layer in cache.layers)
         inputs = model.prepare_inputs_for_generation(ids, next_sequence_length=1, **kwargs)
-        for name in _PER_TOKEN:  # some versions hand down the whole prompt's
-            if isinstance(inputs.get(name), Tensor):
-                inputs[name] = inputs[name][:, -1:].contiguous()
+        inputs = one_token(inputs)
         visible = torch.ones((len(ids), columns), dtype=torch.bool, device=ids.device)
         mask = kwargs.get("attention_mask")
         if mask is not None:
@@ -134,7 +132,8 @@ class StepMaker:
         """A step that runs on these buffers, and where it leaves its results."""
         output = Output()
         writer = _row_writer(cache) if self.session.fast else None
-        forward = _forward(model, inputs, buffers, cache)
+        constants = {name: value for name, value in inputs.items() if name not in LIVE}
+        forward = forward_on(model, constants, inputs.get("attention_mask"), buffers, cache)
 
         def run() -> None:
             output.logits = forward()
@@ -150,6 +149,14 @@ class StepMaker:
         return run, output
 
 
+def one_token(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of a forward call with one token of what belongs to tokens."""
+    return {
+        name: value[:, -1:].contiguous() if name in _PER_TOKEN and isinstance(value, Tensor) else value
+        for name, value in inputs.items()
+    }
+
+
 def _row_writer(cache: Any) -> RowWriter:
     from seewhen.decoding.kernels.cache_kernel import RowWriter
 
@@ -161,16 +168,16 @@ def _signature(buffers: Buffers, choose: Choose | None, inputs: dict[str, Any]) 
     constants = {
         name: tuple(value.shape) if isinstance(value, Tensor) else str(value)
         for name, value in inputs.items()
-        if name not in _LIVE
+        if name not in LIVE
     }
     key = None if choose is None else choose.key
     return (*buffers.visible.shape, key, str(sorted(constants.items())))
 
 
-def _forward(model: Any, inputs: dict[str, Any], buffers: Buffers, cache: Any) -> Callable[[], Tensor]:
-    """One forward call on the buffers: logits of the new token."""
-    constants = {name: value for name, value in inputs.items() if name not in _LIVE}
-    template = inputs.get("attention_mask")
+def forward_on(
+    model: Any, constants: dict[str, Any], template: Any, buffers: Buffers, cache: Any
+) -> Callable[[], Tensor]:
+    """One forward call on the buffers: logits of the new token. `template` shows which kind of mask is wanted."""
     columns = torch.arange(buffers.visible.shape[1], device=buffers.visible.device)
 
     def forward() -> Tensor:

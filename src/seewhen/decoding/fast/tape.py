@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
-_LAG = 4  # steps the device may be ahead of the host
+LAG = 4  # steps the device may be ahead of the host
 
 
 class Tape:
@@ -59,7 +59,7 @@ class Tape:
         self.queue.append((copy, arrived))
         self.queued += 1
         # A device that is far ahead would decode for nothing after the last token.
-        while len(self.queue) > (_LAG if tokens.is_cuda else 0) and not self.finished:
+        while len(self.queue) > (LAG if tokens.is_cuda else 0) and not self.finished:
             self._read()
 
     def _read(self) -> None:

@@ -1,0 +1,206 @@
+"""All lanes of one model: which methods have one, how much memory they take, and whose hooks are on the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import StaticCache
+from transformers.cache_utils import StaticLayer
+
+from seewhen.decoding.fast import Fast, FastDecoding, quickened, resolve
+from seewhen.decoding.fast.lane import Lane, Seat, Token
+from seewhen.decoding.fast.reading import Read, read
+from seewhen.decoding.session import Session, attached_session
+from seewhen.errors import SeewhenError
+
+if TYPE_CHECKING:
+    from seewhen.backbones.backbone import Backbone
+    from seewhen.decoding.method import Method
+
+_COLUMNS = 512  # a lane has a multiple of this, doubled until a prompt fits
+_IMAGE = 64  # and room for a multiple of this of image tokens
+_KERNELS = ("sdpa", "eager")  # whose masks we can write ourselves
+_SHARE = 0.8  # of the memory that is free at the beginning
+
+
+class Lanes:
+    """The lanes of one model. Not for several threads."""
+
+    def __init__(
+        self,
+        model: Any,
+        backbone: Backbone,
+        slots: int = 32,
+        fast: Fast = "auto",
+        budget: int | None = None,
+        widths: Sequence[int] | None = None,
+    ) -> None:
+        """`slots` answers of a method at once, in `budget` bytes of memory for all methods together. `widths` are
+        the numbers of slots for which there is a step; with one, an answer has the same bits in any company."""
+        self.model, self.backbone, self.fast = model, backbone, fast
+        self.widths = tuple(widths or _powers(slots))
+        self.budget = _free(backbone) if budget is None else budget
+        self.lanes: dict[tuple[str, int, int], Lane] = {}  # by method, columns, image tokens; oldest use first
+        self._sessions: dict[str, tuple[Session, FastDecoding]] = {}
+        self._placed = ExitStack()
+        self._session: Session | None = None
+
+    def serves(self, method: Method) -> bool:
+        """Whether answers of this method can join each other in the middle."""
+        if not self._layers_allow or not method.joins or not method.batches or method.generation_defaults():
+            return False
+        try:
+            parts, fast = method.parts(self.backbone), resolve(self.fast, self.backbone, method)
+        except SeewhenError:  # it does not fit this model; whoever tries to use it is told
+            return False
+        apart = all(intervention.rows_apart for intervention in parts.interventions)
+        return fast is not None and apart and parts.judge is None and parts.loop is None
+
+    @property
+    def _layers_allow(self) -> bool:
+        config = self.model.config.get_text_config(decoder=True)
+        kernel = self.backbone.decoder.config._attn_implementation.removeprefix("seewhen_")
+        layers = StaticCache(config=config, max_cache_len=_COLUMNS).layers
+        plain = all(type(layer) is StaticLayer for layer in layers) and not self.model.config.is_encoder_decoder
+        return plain and (kernel in _KERNELS or kernel == "fast")
+
+    # -- joining -----------------------------------------------------------------------------------------
+
+    def fits(self, method: Method, columns: int, images: int, answers: int) -> bool:
+        """Whether `answers` to a prompt could join now: there is room, or memory for a lane."""
+        lane = self._lane(method, columns, images)
+        if lane is not None:
+            return lane.room >= answers
+        return self._widths(method, columns, images)[-1:] >= (answers,)
+
+    @torch.inference_mode()
+    def join(self, method: Method, inputs: Mapping[str, Any], columns: int, seats: Sequence[Seat]) -> Lane:
+        """Read a prompt (of `generate`, one row) and let its answers join; with them it has `columns` columns."""
+        images = int(self.backbone.image_mask(inputs["input_ids"]).sum())
+        session, fast = self._session_of(method)
+        lane = self._lane(method, columns, images)
+        session.image_room = _image_room(images) if lane is None else lane.image_room
+        self._place(session, fast)
+        found = read(session, self.model, inputs)
+        if lane is None:
+            lane = self._make(method, found, columns, images)
+        for seat in seats:
+            lane.join(found, 0, seat)
+        return lane
+
+    def _make(self, method: Method, like: Read, columns: int, images: int) -> Lane:
+        widths = self._widths(method, columns, images)
+        self._evict(self._bytes(method, columns) * widths[-1])
+        lane = Lane(self._session_of(method)[0], like, widths, _columns(columns))
+        self.lanes[method.fingerprint, lane.columns, lane.image_room] = lane
+        return lane
+
+    def _lane(self, method: Method, columns: int, images: int) -> Lane | None:
+        """The smallest lane of a method that takes such a prompt; one that is full takes none."""
+        fitting = [
+            key for key in self.lanes if key[0] == method.fingerprint and key[1] >= columns and key[2] >= images
+        ]
+        if not fitting:
+            return None
+        key = min(fitting, key=lambda each: each[1:])
+        self.lanes[key] = self.lanes.pop(key)  # used last
+        return self.lanes[key]
+
+    def _widths(self, method: Method, columns: int, images: int) -> tuple[int, ...]:
+        """Numbers of slots that a new lane can have, when the lanes that nobody uses are gone."""
+        left = self.budget - sum(lane.bytes for lane in self.lanes.values() if lane.busy)
+        each = self._bytes(method, columns)
+        return tuple(width for width in self.widths if width * each <= left)
+
+    def _bytes(self, method: Method, columns: int) -> int:
+        """Of the keys and values of one slot."""
+        rows = 1 + len(method.parts(self.backbone).branches)
+        return rows * _columns(columns) * bytes_per_column(self.backbone)
+
+    def _evict(self, needed: int) -> None:
+        """Give up lanes that nobody uses, the longest unused first, until there is memory for another."""
+        for key in list(self.lanes):
+            if sum(lane.bytes for lane in self.lanes.values()) + needed <= self.budget:
+                return
+            if not self.lanes[key].busy:
+                del self.lanes[key]
+
+    def forget(self, lane: Lane) -> None:
+        """A lane in which something went wrong: what it holds is unknown."""
+        for key in [key for key, each in self.lanes.items() if each is lane]:
+            del self.lanes[key]
+
+    # -- decoding ----------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def advance(self, lane: Lane) -> Iterator[Token]:
+        """One step of a lane; the tokens that have come to the host."""
+        if not lane.captured:  # it runs as it is, or is captured now: with its hooks
+            self._place(*self._session_of(lane.session.method))
+        lane.advance()
+        return lane.arrived()
+
+    @property
+    def busy(self) -> list[Lane]:
+        """Lanes in which something is to do."""
+        return [lane for lane in self.lanes.values() if lane.busy or lane.waits]
+
+    # -- whose hooks are on the model --------------------------------------------------------------------
+
+    def _session_of(self, method: Method) -> tuple[Session, FastDecoding]:
+        if method.fingerprint not in self._sessions:
+            fast = resolve(self.fast, self.backbone, method)
+            assert fast is not None
+            session = Session(self.backbone, method, fast=fast.kernels)
+            session.quiet = True  # what it has to say is a note on the answer
+            self._sessions[method.fingerprint] = session, fast
+        return self._sessions[method.fingerprint]
+
+    def _place(self, session: Session, fast: FastDecoding) -> None:
+        if self._session is session:
+            return
+        self.clear()
+        self._placed.enter_context(attached_session(session))
+        self._placed.enter_context(quickened(self.backbone, fast))
+        self._session = session
+
+    def clear(self) -> None:
+        """Take everything off the model. Lanes go on later."""
+        self._session = None
+        self._placed.close()
+
+
+def bytes_per_column(backbone: Backbone) -> int:
+    """Of keys and values of one token in all layers."""
+    config = backbone.text_config
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    weight = next(backbone.decoder.parameters())
+    return 2 * len(backbone.softmax_layers) * int(heads) * int(width) * weight.element_size()
+
+
+def _powers(slots: int) -> tuple[int, ...]:
+    """1, 2, 4, ... up to the largest that is not more than `slots`."""
+    return tuple(1 << power for power in range(slots.bit_length()) if 1 << power <= slots)
+
+
+def _columns(least: int) -> int:
+    columns = _COLUMNS
+    while columns < least:
+        columns *= 2
+    return columns
+
+
+def _image_room(tokens: int) -> int:
+    return -(-max(tokens, 1) // _IMAGE) * _IMAGE
+
+
+def _free(backbone: Backbone) -> int:
+    """Bytes that lanes may take."""
+    device = next(backbone.decoder.parameters()).device
+    if device.type != "cuda":
+        return 1 << 31
+    return int(_SHARE * torch.cuda.mem_get_info(device)[0])
