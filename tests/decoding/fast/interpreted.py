@@ -225,6 +225,38 @@ def loops() -> None:
             torch.testing.assert_close(a, b, atol=1e-3, rtol=0)
 
 
+def lanes() -> None:
+    """Rows of different lengths, written and attended by the kernels."""
+    from seewhen.backbones.backbone import Backbone
+    from seewhen.decoding.fast.lane import Seat
+    from seewhen.decoding.fast.lanes import Lanes
+    from seewhen.decoding.fast.slots import Choice
+
+    model = tiny.model("llava", head_dim=16)
+    method = seewhen.method("cai", threshold=-1.0, contrast=3.0)
+    prompts = [tiny.inputs("llava", text_lengths=(words,), seed=words) for words in (4, 6)]
+    expected = []
+    with seewhen.attach(model, method, fast="off"):
+        for inputs in prompts:
+            output = model.generate(**inputs, max_new_tokens=4, do_sample=False, eos_token_id=None, pad_token_id=0)
+            expected.append(output[0, -4:].tolist())
+    both = Lanes(model, Backbone.of(model), slots=2, fast="graph")
+    got: dict[Seat, list[int]] = {}
+    for inputs in prompts:  # the second comes one step later
+        seat = Seat(Choice(), 4, 0)
+        got[seat] = []
+        lane = both.join(method, inputs, 64, [seat])
+        for token in list(both.advance(lane)):
+            got[token.seat].append(token.id)
+    while both.busy:
+        for token in list(both.advance(lane)):
+            got[token.seat].append(token.id)
+        for seat in [seat for seat, tokens in got.items() if len(tokens) == 4]:
+            lane.leave(seat)
+    both.clear()
+    assert list(got.values()) == expected
+
+
 if __name__ == "__main__":
     for part in sys.argv[1:]:
         torch.manual_seed(0)

@@ -157,6 +157,7 @@ PARTS = [
     "feed_forwards",
     "caches",
     "loops",
+    "lanes",
     "memory",
 ]
 
