@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +92,16 @@ def elsewhere(weights: Tensor) -> Tensor:
     return weights.view(side, side).roll((side // 2, side // 2), (0, 1)).flatten()
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A question about an object, and the patches that a tilt is told to look at."""
+
+    picture: Picture
+    object: str
+    there: bool
+    place: Tensor
+
+
 class Study:
     """One model with its pictures."""
 
@@ -101,6 +113,7 @@ class Study:
         self.backbone = Backbone.of(self.model)
         self.tokens = 144 if kind == "scenes" else 256
         self.prompt = chat_prompt(self.processor, DESCRIBE, 1)
+        self.describing: dict[range, dict[str, Any]] = {}  # inputs, which all settings share
 
     def next(self, number: int) -> Picture:
         """The picture after this one, whose boxes are somewhere else."""
@@ -136,23 +149,33 @@ class Study:
 
     # -- captions ------------------------------------------------------------------------------------------------
 
-    def captions(self) -> None:
-        """All settings that are not there yet."""
+    def captions(self, few: bool, until: float) -> None:
+        """All settings that are not there yet, as long as there is time; `few`: those of the first hypothesis at
+        strength 4."""
         for name, setting in self.settings().items():
+            if few and setting and ("place" not in setting or setting["strength"] != 4):
+                continue
+            if time.monotonic() > until:
+                return
             path = self.out / f"{self.kind}.{name.replace(' ', '_').replace(',', '')}.jsonl.gz"
             if path.exists():
                 continue
             lines: list[dict[str, Any]] = [{"setting": name, "pictures": len(self.pictures), "tokens": TOKENS}]
-            for start in range(0, len(self.pictures), self.batch):
-                lines += self._batch(range(start, min(start + self.batch, len(self.pictures))), setting)
+            for numbers in self.batches():
+                lines += self._batch(numbers, setting)
             save(path, lines)
             print(path.name, flush=True)
 
+    def batches(self) -> list[range]:
+        """The numbers of the pictures, in parts."""
+        every = range(len(self.pictures))
+        return [every[start : start + self.batch] for start in every[:: self.batch]]
+
     def _batch(self, numbers: range, setting: dict[str, Any]) -> list[dict[str, Any]]:
         pictures = [self.pictures[number] for number in numbers]
-        inputs = model_inputs(
-            self.model, self.processor, [[p.image] for p in pictures], [self.prompt] * len(pictures)
-        )
+        if numbers not in self.describing:
+            self.describing[numbers] = self._inputs([(p, self.prompt) for p in pictures])
+        inputs = self.describing[numbers]
         tokenizer = self.processor.tokenizer
         with torch.inference_mode():
             if not setting:
@@ -165,6 +188,10 @@ class Study:
         new = output[:, inputs["input_ids"].shape[1] :]
         texts = tokenizer.batch_decode(new, skip_special_tokens=True)
         return [{"image": p.name, "text": text.strip()} for p, text in zip(pictures, texts, strict=True)]
+
+    def _inputs(self, asked: Sequence[tuple[Picture, str]]) -> dict[str, Any]:
+        pictures = [[picture.image] for picture, _ in asked]
+        return model_inputs(self.model, self.processor, pictures, [prompt for _, prompt in asked])
 
     def _generated(self, inputs: dict[str, Any]) -> Tensor:
         pad = self.processor.tokenizer.pad_token_id
@@ -223,46 +250,49 @@ class Study:
         if path.exists():
             return
         lines: list[dict[str, Any]] = []
-        for number, picture in enumerate(self.pictures):
-            lines += self._asked(number, picture)
+        for numbers in self.batches():
+            asked = [each for number in numbers for each in self._about(number)]
+            lines += self._asked(asked)
         save(path, lines)
         print(path.name, flush=True)
 
-    def _asked(self, number: int, picture: Picture) -> list[dict[str, Any]]:
+    def _about(self, number: int) -> list[Asked]:
+        """Two objects that are there and two that are not."""
+        picture, others = self.pictures[number], self.next(number).boxes
         dice = Random(picture.name)
-        known = chair_lexicon().objects
         with_boxes = sorted({name for name, _ in picture.boxes} & set(picture.objects))
-        absent = sorted(set(known) - set(picture.objects))
-        asked = [(name, True) for name in dice.sample(with_boxes, min(2, len(with_boxes)))]
-        asked += [(name, False) for name in dice.sample(absent, 2)]
-        prompts = [chat_prompt(self.processor, question(n, chair_lexicon(), QUESTION), 1) for n, _ in asked]
-        inputs = model_inputs(self.model, self.processor, [[picture.image]] * len(asked), prompts)
-        others = self.next(number).boxes
-        right = [
-            patches([box for named, box in picture.boxes if named == name], self.tokens)
-            if there
-            else patches([dice.choice(others)[1]], self.tokens)  # any place, for there is none
-            for name, there in asked
-        ]
-        wrong = [elsewhere(weights) for weights in right]
+        absent = sorted(set(chair_lexicon().objects) - set(picture.objects))
+        found = []
+        for name in dice.sample(with_boxes, min(2, len(with_boxes))):
+            own = [box for named, box in picture.boxes if named == name]
+            found.append(Asked(picture, name, True, patches(own, self.tokens)))
+        for name in dice.sample(absent, 2):  # it has no place: any
+            found.append(Asked(picture, name, False, patches([dice.choice(others)[1]], self.tokens)))
+        return found
+
+    def _asked(self, asked: Sequence[Asked]) -> list[dict[str, Any]]:
+        prompts = [chat_prompt(self.processor, question(a.object, chair_lexicon(), QUESTION), 1) for a in asked]
+        inputs = self._inputs([(each.picture, prompt) for each, prompt in zip(asked, prompts, strict=True)])
+        right = torch.stack([each.place for each in asked])
+        places = {
+            "right": right,
+            "wrong": torch.stack([elsewhere(each.place) for each in asked]),
+            "uniform": torch.ones_like(right),
+        }
         found: dict[str, list[float]] = {"regular": self._odds(inputs, None)}
         for start in STARTS:
             for strength in STRENGTHS:
-                for where_, weights in (
-                    ("right", right),
-                    ("wrong", wrong),
-                    ("uniform", [torch.ones(self.tokens)] * len(asked)),
-                ):
-                    method = Pointed(start, strength, Place(torch.stack(weights).to(self.model.device)))
-                    found[f"{where_}, {strength:g} from {start:g}"] = self._odds(inputs, method)
+                for name, weights in places.items():
+                    method = Pointed(start, strength, Place(weights.to(self.model.device)))
+                    found[f"{name}, {strength:g} from {start:g}"] = self._odds(inputs, method)
         return [
             {
-                "image": picture.name,
-                "object": name,
-                "there": there,
-                **{k: round(v[i], 4) for k, v in found.items()},
+                "image": each.picture.name,
+                "object": each.object,
+                "there": each.there,
+                **{name: round(odds[number], 4) for name, odds in found.items()},
             }
-            for i, (name, there) in enumerate(asked)
+            for number, each in enumerate(asked)
         ]
 
     @torch.inference_mode()
@@ -305,6 +335,8 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=5100, help="number of the first drawn scene")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--batch", type=int, default=50)
+    parser.add_argument("--few", action="store_true", help="only the places, at strength 4")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no further setting after so long")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
@@ -313,8 +345,9 @@ def main() -> None:
     )
     study = Study(given.kind, pictures, given.out, given.batch, given.model)
     save(given.out / f"{given.kind}.about.jsonl.gz", [about(given)])
+    until = time.monotonic() + given.seconds
     study.questions()
-    study.captions()
+    study.captions(given.few, until)
 
 
 if __name__ == "__main__":
