@@ -308,14 +308,11 @@ def _ids(eos: Any) -> list[int]:
     return [eos] if isinstance(eos, int) else list(eos or ())
 
 
-def about(given: argparse.Namespace) -> dict[str, Any]:
-    """What made these files."""
+def about(command: str) -> dict[str, Any]:
+    """What made a file."""
     machine = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    command = (
-        f"python -m where.study {given.kind} --first {given.first} --count {given.count} --batch {given.batch}"
-    )
     known = {"torch": torch.__version__, "transformers": transformers.__version__, "seewhen": seewhen.__version__}
-    return {"command": command, "model": given.model, "machine": machine, "dtype": "float32", **known}
+    return {"command": f"python -m {command}", "machine": machine, "dtype": "float32", **known}
 
 
 def save(path: Path, lines: Sequence[dict[str, Any]]) -> None:
@@ -344,7 +341,8 @@ def main() -> None:
         scenes(given.count, given.first) if given.kind == "scenes" else photographs(given.store, given.count)
     )
     study = Study(given.kind, pictures, given.out, given.batch, given.model)
-    save(given.out / f"{given.kind}.about.jsonl.gz", [about(given)])
+    command = f"where.study {given.kind} --first {given.first} --count {given.count} --batch {given.batch}"
+    save(given.out / f"{given.kind}.about.jsonl.gz", [{**about(command), "model": Path(given.model or "").name}])
     until = time.monotonic() + given.seconds
     study.questions()
     study.captions(given.few, until)

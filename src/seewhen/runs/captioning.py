@@ -45,7 +45,7 @@ class Captions:
         """Every object of every caption, first mentions only; greedy without a seed, else temperature 1."""
         marking = make_method("confirm", "mark", lexicon=self.lexicon, verdict="asking")
         found: list[Said] = []
-        for some, batches in self._described(marking, images, seed, True):
+        for some, batches in self.described(marking, images, seed, True):
             told = [row for batch in batches if batch.trace is not None for row in batch.trace.told]
             for image, row in zip(some, told, strict=True):
                 found += _first_mentions(image, row["verdicts"])
@@ -58,15 +58,16 @@ class Captions:
         """The objects of each caption, sampled, and nobody asked about them."""
         lexicon = lexicon_named(self.lexicon)
         found: list[frozenset[str]] = []
-        for some, batches in self._described("regular", images, seed, False):
+        for some, batches in self.described("regular", images, seed, False):
             texts = [answer.text for batch in batches for answer in batch.answers]
             found += [frozenset(mention.object for mention in read_mentions(text, lexicon)) for text in texts]
             advance(len(some))
         return found
 
-    def _described(
-        self, method: str | Method, images: Sequence[Labelled], seed: int | None, traced: bool
+    def described(
+        self, method: str | Method, images: Sequence[Labelled], seed: int | None = None, traced: bool = True
     ) -> Iterator[tuple[Sequence[Labelled], list[Batch]]]:
+        """Some of the images at a time, with their captions."""
         prompt = self.asker.prompt(DESCRIBE)
         with self.asker.attached(method, fast="off") as attached:
             for start in range(0, len(images), self.batch):

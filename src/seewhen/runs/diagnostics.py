@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from seewhen.asking.asker import Asker, Question
+from seewhen.asking.asker import Asker
 from seewhen.asking.check import Checker
-from seewhen.runs.captioning import DESCRIBE, Advance
+from seewhen.runs.captioning import Advance, Captions
 from seewhen.runs.labelled import Labelled, drawn
 from seewhen.runs.probing import ATTENTION, BESIDE, SHAPE, Probe
 from seewhen.verdicts.lexicon import Lexicon, lexicon_named
@@ -27,6 +27,7 @@ from seewhen.verdicts.separation import auroc
 
 if TYPE_CHECKING:
     from seewhen.backbones.grids import ImageGrid
+    from seewhen.decoding.method import Method
     from seewhen.decoding.trace import Trace
 
 Array = NDArray[np.float64]
@@ -90,6 +91,7 @@ def diagnostics(
     tokens: int = 64,
     batch: int = 8,
     asked: int | None = None,
+    method: str | Method = "cai",
     advance: Advance = lambda _: None,
 ) -> Diagnostics:
     """Describe pictures greedily, with a row without image beside each, and look.
@@ -103,12 +105,13 @@ def diagnostics(
         tokens: The longest answer.
         batch: Answers written together.
         asked: Pictures that yes/no questions are asked about; all unless given.
+        method: Whose tilt is looked at.
         advance: Told after every batch how many pictures are done.
     """
     images = drawn(pictures) if isinstance(pictures, int) else list(pictures)
     asker, known = Asker((model, processor)), lexicon_named(lexicon)
     images = [image.named_by(known) for image in images]
-    looked = _Looked.at(asker, images, known, tokens, batch, advance)
+    looked = _Looked.at(Captions(asker, lexicon, tokens, batch), images, Probe.on(method), advance)
     facts = looked.unlabelled()
     if labels:
         facts |= looked.labelled() | looked.pointed() | _asked(asker, images[:asked], lexicon, advance)
@@ -141,22 +144,16 @@ class _Looked:
     softmax: tuple[int, ...]
 
     @staticmethod
-    def at(
-        asker: Asker, images: Sequence[Labelled], lexicon: Lexicon, tokens: int, batch: int, advance: Advance
-    ) -> _Looked:
-        probe = Probe.on()
-        options = {"max_new_tokens": tokens, "do_sample": False, "num_beams": 1}
+    def at(captions: Captions, images: Sequence[Labelled], probe: Probe, advance: Advance) -> _Looked:
+        asker, lexicon = captions.asker, lexicon_named(captions.lexicon)
         traces: list[tuple[Trace, int, Labelled]] = []
-        prompt = asker.prompt(DESCRIBE)
-        with asker.attached(probe, fast="off") as attached:
-            for start in range(0, len(images), batch):
-                some = list(images[start : start + batch])
-                questions = [Question(prompt, (image.open(),), image.name) for image in some]
-                for done in attached.answer(questions, options):
-                    assert done.trace is not None
-                    part, some = some[: len(done.answers)], some[len(done.answers) :]
-                    traces += [(done.trace, row, image) for row, image in enumerate(part)]
-                advance(len(questions))
+        for some, batches in captions.described(probe, images):
+            rest = list(some)
+            for done in batches:
+                assert done.trace is not None
+                part, rest = rest[: len(done.answers)], rest[len(done.answers) :]
+                traces += [(done.trace, row, image) for row, image in enumerate(part)]
+            advance(len(some))
         rows = [trace.row(row) for trace, row, _ in traces]
         layers = traces[0][0].tilted_layers
         return _Looked(
