@@ -79,7 +79,7 @@ def caption_scores(folder: Path, kind: str, truth: Truth) -> tuple[dict[str, Tal
 def settings() -> Iterator[str]:
     """The strengths and starts by name."""
     for start in STARTS:
-        for strength in STRENGTHS:
+        for strength in sorted(STRENGTHS):
             yield f"{strength:g} from {start:g}"
 
 
@@ -126,8 +126,8 @@ def question_scores(asked: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     odds = {name: np.array([line[name] for line in asked]) for name in asked[0] if name not in _ABOUT}
 
     def moved(values: Array, rows: NDArray[np.bool_]) -> Tally:
-        total: Array = np.bincount(row[rows], weights=values[rows], minlength=len(images))
-        number: Array = np.bincount(row[rows], minlength=len(images)).astype(np.float64)
+        total = np.bincount(row[rows], weights=values[rows], minlength=len(images))
+        number = np.asarray(np.bincount(row[rows], minlength=len(images)), np.float64)
         return Tally(tuple(images), {"sum": total[:, None], "number": number[:, None]})
 
     def mean(c: Mapping[Any, Array]) -> dict[str, Array]:

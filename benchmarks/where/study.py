@@ -31,7 +31,7 @@ from seewhen.verdicts.questions import QUESTION, YesNo, question
 from where.pointed import Place, Pointed
 
 DESCRIBE = "Please describe this image in detail."
-STRENGTHS, STARTS = (2.0, 4.0, 6.0), (0.85, 0.5)
+STRENGTHS, STARTS = (4.0, 2.0, 6.0), (0.85, 0.5)  # in the order of the runs, which may be cut off
 PLACES = ("boxes", "other boxes", "elsewhere", "uniform")
 POINTING = {"scenes": 9, "photo": 4}  # whose attention points best of those below the tilt (docs/evidence.md)
 TOKENS = 64
@@ -129,22 +129,16 @@ class Study:
     def settings(self) -> dict[str, dict[str, Any]]:
         """Every setting by name."""
         found: dict[str, dict[str, Any]] = {"regular": {}}
-        for start in STARTS:
-            for strength in STRENGTHS:
-                for name in PLACES:
-                    found[f"{name}, {strength:g} from {start:g}"] = {
-                        "place": name,
-                        "strength": strength,
-                        "start": start,
-                    }
         looks: dict[str, dict[str, Any]] = {
             f"similarity x {scale:g}": {"relevance": Relevance(scale=scale, floor=0.0)} for scale in (10.0, 20.0)
         }
         looks[f"attention of layer {POINTING[self.kind]}"] = {"pointing": POINTING[self.kind]}
         looks["the next word"] = {"next": True}
+        places = {name: {"place": name} for name in PLACES}
         for strength in STRENGTHS:
-            for name, look in looks.items():
-                found[f"{name}, {strength:g} from 0.85"] = {**look, "strength": strength, "start": 0.85}
+            for start, wanted in ((0.85, places), (0.5, places), (0.85, looks)):
+                for name, how in wanted.items():
+                    found[f"{name}, {strength:g} from {start:g}"] = {**how, "strength": strength, "start": start}
         return found
 
     # -- captions ------------------------------------------------------------------------------------------------
