@@ -126,7 +126,7 @@ def question_scores(asked: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     odds = {name: np.array([line[name] for line in asked]) for name in asked[0] if name not in _ABOUT}
 
     def moved(values: Array, rows: NDArray[np.bool_]) -> Tally:
-        total = np.bincount(row[rows], weights=values[rows], minlength=len(images))
+        total = np.asarray(np.bincount(row[rows], weights=values[rows], minlength=len(images)), np.float64)
         number = np.asarray(np.bincount(row[rows], minlength=len(images)), np.float64)
         return Tally(tuple(images), {"sum": total[:, None], "number": number[:, None]})
 
