@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from ladder.methods import Named
 from ladder.rungs import Sizes
 from seewhen.asking.asker import Asker
 from seewhen.asking.attach import attach
+from seewhen.backbones.loading import resolve
 from seewhen.backbones.prompts import model_inputs
 from seewhen.runs.captioning import DESCRIBE, Captions
 from seewhen.runs.fitting import fitted
@@ -96,6 +97,21 @@ class First(LogitsProcessor):
         return scores
 
 
+@cache
+def _scenes(count: int) -> list[Scene]:
+    return dataset("shifted", count, seed=TEST)
+
+
+@cache
+def _pixels(count: int) -> Tensor:
+    """All rungs share the packaged model's processor: drawn and prepared once in a process."""
+    from transformers import AutoProcessor
+
+    processor = AutoProcessor.from_pretrained(resolve("packaged"), trust_remote_code=False)
+    shown = processor.image_processor([render(scene) for scene in _scenes(count)], return_tensors="pt")
+    return shown["pixel_values"]
+
+
 class Exam:
     """A model and the scenes it is asked about."""
 
@@ -104,18 +120,15 @@ class Exam:
         self.asker, self.sizes, self.verdict = Asker(loaded), sizes, verdict
         self.model, self.tokenizer = self.asker.model, self.asker.tokenizer
 
-    @cached_property
+    @property
     def scenes(self) -> list[Scene]:
-        return dataset("shifted", self.sizes.tested, seed=TEST)
+        return _scenes(self.sizes.tested)
 
     @cached_property
     def pixels(self) -> Tensor:
         """The tested pictures as the model takes them."""
-        return self._pixels(self.scenes)
-
-    def _pixels(self, scenes: Sequence[Scene]) -> Tensor:
-        shown = self.asker.processor.image_processor([render(scene) for scene in scenes], return_tensors="pt")
-        return shown["pixel_values"].to(self.model.device, self.model.dtype)
+        shown = _pixels(self.sizes.tested)
+        return shown.to(self.model.device, self.model.dtype)
 
     def prompts(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """Token ids of prompts about one picture, padded on the left."""

@@ -130,16 +130,15 @@ TINY = Sizes(
         "medium": Stage(2, 4, 1e-3),
         "long": Stage(3, 4, 1e-3),
     },
-    tested=3,
+    tested=5,
     fitted=3,
     probed=2,
     beamed=1,
-    tokens=24,
+    tokens=16,
     draws=1,
     rungs=(
-        Rung("many", "strong", "brief"),
-        Rung("none", "mild", "long", texts=True),
-        Rung("many", "strong", "projector", aligned=False),
+        Rung("few", "strong", "projector", aligned=False),
+        Rung("none", "mild", "brief", texts=True),
     ),
 )
 SIZES = {"full": FULL, "tiny": TINY}

@@ -1,0 +1,90 @@
+"""The ladder from pictures to results, at a size that trains nothing but runs everything."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ladder.exam import First, Rows
+from ladder.methods import CAI, GROUPS, RIVALS
+from ladder.rungs import PACKAGED, TINY
+from ladder.tasks import CHOICE, all_tasks
+from ladder.training import Bench
+
+
+def run(folder: Path, out: Path, seconds: float) -> str:
+    command = [sys.executable, "-m", "ladder", str(folder), "--out", str(out), "--sizes", "tiny"]
+    done = subprocess.run(
+        [*command, "--processes", "1", "--training", "1", "--seconds", str(seconds)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_it_stops_in_time_goes_on_and_runs_cai_after_the_choice(tmp_path: Path) -> None:
+    folder, out = tmp_path / "ladder", tmp_path / "out"
+    assert "left: " in run(folder, out, 5)
+    assert (out / "ladder.tar.xz").is_file()
+    said = run(folder, out, 3600)
+    bench = Bench(folder, TINY, "cpu")
+    assert [task.name for task in all_tasks(bench) if not task.done] == [], said
+    chosen = (folder / CHOICE).stat().st_mtime
+    for model in (PACKAGED, *(rung.name for rung in TINY.rungs)):
+        for named in (each for group in CAI.values() for each in group):
+            assert (folder / "results" / model / f"{named.name}.npz").stat().st_mtime > chosen
+    with tarfile.open(out / "ladder.tar.xz") as packed:
+        names = packed.getnames()
+    assert {"facts.json", CHOICE, f"results/{PACKAGED}/cai.npz", f"models/{TINY.rungs[0].name}.json"} <= set(names)
+    assert json.loads((folder / CHOICE).read_text())["chosen"] == PACKAGED  # nothing else can answer
+
+
+def test_what_is_of_cai_waits_for_the_choice(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, TINY, "cpu")
+    for task in all_tasks(bench):
+        group, _, _ = task.name.partition(" ")
+        assert (tmp_path / CHOICE in task.needs) == (group in CAI)
+    specs = [str(named.spec) for group in RIVALS.values() for named in group]
+    assert not any(spec.startswith("cai") for spec in specs)
+    assert all(str(named.spec).startswith("cai") for group in CAI.values() for named in group)
+
+
+def test_every_stage_is_made_by_one_task_and_nothing_waits_for_ever(tmp_path: Path) -> None:
+    tasks = all_tasks(Bench(tmp_path, TINY, "cpu"))
+    made = [path for task in tasks for path in task.makes]
+    assert len(set(made)) == len(made)
+    outside = {tmp_path / "material", tmp_path / CHOICE}
+    for task in tasks:
+        assert all(path in made or path in outside or path.parent in outside for path in task.needs), task.name
+    assert {task.name.split(" ")[0] for task in tasks} >= {"align", "language", "projector", "train", *GROUPS}
+
+
+def test_greedy_rows_stay_greedy_and_sampled_ones_follow_their_chances() -> None:
+    scores = torch.log(torch.tensor([[0.5, 0.3, 0.2]])).repeat(4002, 1)
+    rows = Rows(2, list(range(4000)), [1.0] * 2000 + [1 / 3] * 2000)
+    chosen = rows(torch.zeros(4002, 1, dtype=torch.long), scores).argmax(-1)
+    assert chosen[:2].tolist() == [0, 0]
+    warm, cool = (np.bincount(part, minlength=3) / 2000 for part in (chosen[2:2002], chosen[2002:]))
+    assert warm == pytest.approx([0.5, 0.3, 0.2], abs=0.05)
+    assert cool == pytest.approx(np.array([125, 27, 8]) / 160, abs=0.05)
+    assert rows.entropy[0][0] == pytest.approx(1.0297, abs=1e-3)
+    assert rows.logprob[0][0] == pytest.approx(np.log(0.5))
+
+
+def test_the_first_token_is_kept_and_no_other() -> None:
+    first = First()
+    one, other = torch.zeros(1, 3), torch.ones(1, 3)
+    first(torch.zeros(1, 1), one)
+    first(torch.zeros(1, 2), other)
+    assert first.scores is not None and torch.equal(first.scores, one)
