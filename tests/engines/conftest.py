@@ -19,7 +19,7 @@ from seewhen.backbones.loading import check_name, resolve
 from seewhen.errors import SeewhenError
 
 PYTHON = os.environ.get("SEEWHEN_ENGINE", "")
-PATIENCE = 300  # seconds until it must be ready; 40 on two idle cores
+PATIENCE = 600  # seconds until it must be ready; 40 on two idle cores
 # Native LLaVA of vLLM refuses this tower's names of weights, transformers' own takes them.
 OPTIONS = """--model-impl transformers --dtype float32
 --enforce-eager --max-model-len 1024 --max-num-seqs 8 --max-num-batched-tokens 1024 --skip-mm-profiling
@@ -72,14 +72,18 @@ def engine(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
 def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     end = time.monotonic() + PATIENCE
     while True:
-        assert process.poll() is None, log.read_text(errors="replace")[-3000:]
+        assert process.poll() is None, _end_of(log)
         try:
             urllib.request.urlopen(url, timeout=5).close()
             return
         except (OSError, urllib.error.URLError):
             if time.monotonic() > end:
-                pytest.skip(f"the engine was not ready within {PATIENCE} seconds")
+                pytest.fail(f"The engine was not ready within {PATIENCE} seconds: {_end_of(log)}")
             time.sleep(0.5)
+
+
+def _end_of(log: Path) -> str:
+    return log.read_text(errors="replace")[-3000:]
 
 
 @pytest.fixture(scope="session")

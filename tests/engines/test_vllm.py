@@ -10,6 +10,7 @@ import pytest
 
 import seewhen
 from seewhen.scenes import dataset, render
+from served.recording import recorded
 
 ASK = "Please describe this image in detail."
 TEXT = "A cow stands beside a bus. A dog sits on a table near a bicycle and a laptop."
@@ -24,6 +25,7 @@ def pictures() -> list[Any]:
 
 def test_what_it_offers(remote: Any) -> None:
     assert remote.offers.likeliest == 20 and remote.offers.continues and remote.offers.stops
+    assert remote.offers.bans == "logit_bias" and remote.offers.notes == ()
 
 
 def test_check_gives_the_same_odds(remote: Any, loaded: Any, pictures: list[Any]) -> None:
@@ -47,6 +49,19 @@ def test_confirm_gives_the_same_answer(remote: Any, loaded: Any, pictures: list[
         assert odds[0] == pytest.approx(odds[1], abs=1e-3)
         taken_back += len(told["taken_back"])
     assert taken_back or "threshold" not in method
+
+
+def test_denied_words_are_forbidden_by_number(
+    remote: Any, pictures: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = recorded(remote, monkeypatch)
+    for picture in pictures:
+        remote.generate(picture, ASK, METHODS[1], max_new_tokens=48)
+    forbidding = [(set(asked["logit_bias"]), said) for asked, said in found if "logit_bias" in asked]
+    assert forbidding
+    for numbers, said in forbidding:
+        assert all(piece.number is not None for piece in said.pieces)
+        assert numbers.isdisjoint(str(piece.number) for piece in said.pieces)
 
 
 def test_an_answer_goes_on_where_it_stops(engine: str, remote: Any, pictures: list[Any]) -> None:

@@ -54,7 +54,7 @@ def test_no_cluster_is_one_clear_sentence():
 
 @pytest.fixture(scope="module")
 def cluster():
-    here = str(Path(__file__).parent)
+    here = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ray.init(
         num_cpus=2,

@@ -11,6 +11,9 @@ import seewhen
 from seewhen.errors import InvalidMethod, UnsupportedMode
 from seewhen.scenes import dataset, render
 from seewhen.served.offers import Offers
+from served.fault_server import faulty
+from served.numbering_server import numbering
+from served.recording import recorded
 from server.loopback import MODEL, Running, running
 
 ASK = "Please describe this image in detail."
@@ -60,7 +63,7 @@ def same_verdicts(here: dict[str, Any], there: dict[str, Any]) -> None:
 
 
 def test_what_our_own_server_offers(model: seewhen.Remote) -> None:
-    assert model.offers == Offers(likeliest=20, continues=True, spaces=True, stops=True, bans=True)
+    assert model.offers == Offers(likeliest=20, continues=True, spaces=True, stops=True, bans="bad_words")
     assert model.offers.notes == ()
 
 
@@ -77,9 +80,9 @@ def test_confirm_is_that_of_the_local_model(
     same_verdicts(here.trace.told[0], there.told)
 
 
-@pytest.mark.parametrize("offers", [{"bans": False}, {"stops": False}, {"bans": False, "stops": False}])
+@pytest.mark.parametrize("offers", [{"bans": ""}, {"stops": False}, {"bans": "", "stops": False}])
 def test_a_server_that_offers_less_gives_the_same_answer(
-    model: seewhen.Remote, loaded: Any, offers: dict[str, bool]
+    model: seewhen.Remote, loaded: Any, offers: dict[str, Any]
 ) -> None:
     here = local(loaded, 3, CONFIRM)
     there = with_offers(model, **offers).generate(scene(3), ASK, CONFIRM, max_new_tokens=96)
@@ -89,8 +92,37 @@ def test_a_server_that_offers_less_gives_the_same_answer(
     same_verdicts(here.trace.told[0], there.told)
 
 
+@pytest.mark.parametrize("threshold", [0.0, 1.0])
+def test_words_are_forbidden_by_the_numbers_of_tokens(
+    server: Running, loaded: Any, threshold: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer stays that of the local model, and what was forbidden does not come back."""
+    method = f"{CONFIRM},threshold={threshold}"
+    here = local(loaded, 3, method)
+    with faulty(numbering(server.url, loaded[1].tokenizer)) as engine:
+        model = seewhen.remote(engine.url, MODEL)
+        assert model.offers.bans == "logit_bias" and model.offers.notes == ()
+        found = recorded(model, monkeypatch)
+        there = model.generate(scene(3), ASK, method, max_new_tokens=96)
+        model.close()
+    assert here.trace.told[0]["taken_back"] and there.text == here.text
+    assert there.told is not None
+    same_verdicts(here.trace.told[0], there.told)
+    forbidding = [(set(asked["logit_bias"]), said) for asked, said in found if "logit_bias" in asked]
+    assert forbidding and not any("bad_words" in asked for asked, _ in found)
+    for numbers, said in forbidding:
+        assert numbers.isdisjoint(str(piece.number) for piece in said.pieces)
+
+
+def test_numbers_that_do_not_fit_the_tokens_are_not_believed(server: Running, loaded: Any) -> None:
+    with faulty(numbering(server.url, loaded[1].tokenizer, one_short=True)) as engine:
+        model = seewhen.remote(engine.url, MODEL)
+        assert model.offers.bans == "" and "logit_bias" in " ".join(model.offers.notes)
+        model.close()
+
+
 def test_without_continuing_every_object_still_has_its_verdict(model: seewhen.Remote) -> None:
-    less = with_offers(model, continues=False, bans=False, stops=False)
+    less = with_offers(model, continues=False, bans="", stops=False)
     found = less.generate(scene(3), ASK, CONFIRM, max_new_tokens=96)
     assert found.told is not None and found.told["taken_back"]
     assert all(each["verdict"] == "confirmed" for each in found.told["verdicts"])
@@ -100,7 +132,7 @@ def test_without_continuing_every_object_still_has_its_verdict(model: seewhen.Re
 @pytest.mark.parametrize("number", [2, 3])
 def test_without_continuing_only_a_first_sentence_stays_denied(model: seewhen.Remote, number: int) -> None:
     """The packaged model heeds no words, and to the open lexicon the place it names first is an object."""
-    less = with_offers(model, continues=False, bans=False, stops=False)
+    less = with_offers(model, continues=False, bans="", stops=False)
     found = less.generate(scene(number), ASK, "confirm:verdict=asking,lexicon=open", max_new_tokens=96)
     assert found.told is not None and found.told["taken_back"]
     assert any(each["verdict"] == "denied" for each in found.told["verdicts"])

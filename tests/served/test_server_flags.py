@@ -40,7 +40,9 @@ def test_values_are_json_or_text() -> None:
     assert extras_of(pairs) == expected
 
 
-@pytest.mark.parametrize("pair", ["alone", "=1", "model=x", "messages=[]", "logprobs=false", "n=2", "a=NaN"])
+@pytest.mark.parametrize(
+    "pair", ["alone", "=1", "model=x", "messages=[]", "logprobs=false", "n=2", "logit_bias={}", "a=NaN"]
+)
 def test_what_cannot_be_added(pair: str) -> None:
     with pytest.raises(InvalidInput):
         extras_of([pair])
@@ -50,7 +52,7 @@ def test_what_cannot_be_added(pair: str) -> None:
             seewhen.remote("http://127.0.0.1:1", "any", options={name: 1})
 
 
-@pytest.mark.parametrize("command", ["describe", "ask", "compare", "check", "eval"])
+@pytest.mark.parametrize("command", ["describe", "ask", "compare", "check", "eval", "try"])
 def test_what_is_added_goes_along(call: Callable[..., Ran], picture: Path, tmp_path: Path, command: str) -> None:
     lines: Mapping[str, list[Any]] = {
         "describe": [picture, "--method", "regular"],
@@ -58,14 +60,15 @@ def test_what_is_added_goes_along(call: Callable[..., Ran], picture: Path, tmp_p
         "compare": [picture, "--methods", "regular"],
         "check": [picture, TEXT],
         "eval": ["chair", "--scenes", "1", "--method", "regular", "--out", tmp_path / "runs"],
+        "try": [picture, "--methods", "regular", "--out", tmp_path],
     }
     with faulty(tells) as server:
         found = call(command, *lines[command], "--json", *served(server.url), *EXTRA)
     assert found.code == 0, found.err
     assert server.asked and all({n: each[n] for n in ADDED} == ADDED for each in server.asked)
-    if command == "eval":
-        (manifest,) = (tmp_path / "runs").rglob("manifest.json")
-        assert json.loads(manifest.read_text())["config"]["model"]["request"] == ADDED
+    if command in ("eval", "try"):
+        for manifest in (tmp_path / "runs").rglob("manifest.json"):
+            assert json.loads(manifest.read_text())["config"]["model"]["request"] == ADDED
     else:
         told = found.json["by"] if command == "check" else found.json
         assert told["request"] == ADDED and told["server"] == server.url

@@ -9,6 +9,7 @@ from seewhen.errors import InvalidInput
 
 DESCRIBE = "Please describe this image in detail."
 TRIED = "regular,min-p,cai,confirm,cai+confirm,pai"  # what `seewhen try` tries unless told otherwise
+TRIED_SERVED = "regular,confirm"  # and with a served model, inside of which nothing can be done
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,12 @@ class ServerFlags:
         )
         from seewhen.served.remote import remote
 
-        return remote(self.server, self.served_model, key_from=self.key_from, options=self.extras())
+        options, patience = self.extras(), self.patience()
+        return remote(self.server, self.served_model, key_from=self.key_from, options=options, **patience)
+
+    def patience(self) -> dict[str, float]:
+        """How it is asked."""
+        return {}
 
     def extras(self) -> dict[str, Any]:
         """What goes along with every request."""

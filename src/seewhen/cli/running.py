@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from seewhen.runs.evaluate import Ask, Machine
     from seewhen.served.remote import Remote
 
-_SERVED = "does nothing with --server, where the server computes."
+SERVED_ELSEWHERE = "does nothing with --server, where the server computes."
 
 Controls = Annotated[
     bool, typer.Option("--controls/--no-controls", help="Also run regular, min-p, attention only, contrast only.")
@@ -88,8 +88,8 @@ class RunModelFlags(ModelFlags):
 
 
 @dataclass(frozen=True)
-class ServedRunFlags(ServerFlags, RunModelFlags):
-    """Or a server that has it."""
+class ServedOftenFlags(ServerFlags):
+    """A server that is asked many things."""
 
     at_once: Annotated[
         int, typer.Option("--at-once", min=1, help="With --server: answers, and requests, at once.")
@@ -100,6 +100,15 @@ class ServedRunFlags(ServerFlags, RunModelFlags):
         if self.server is None and self.at_once != type(self).at_once:
             refuse(["at_once"], "needs a server.", "Add --server URL; for a model here there is --batch.")
         return super().remote()
+
+    def patience(self) -> dict[str, float]:
+        """So many at once."""
+        return {"at_once": self.at_once}
+
+
+@dataclass(frozen=True)
+class ServedRunFlags(ServedOftenFlags, RunModelFlags):
+    """A model here, or one that a server has."""
 
 
 @dataclass(frozen=True)
@@ -122,10 +131,9 @@ def ask_of(bench: str, asked: AskFlags, model: RunModelFlags) -> Ask:
     model.loading()  # refuses what does not exist
     how = {field.name: getattr(model, field.name) for field in fields(LoadingFlags) if field.name != "device"}
     if isinstance(model, ServedRunFlags) and (served := model.remote()):
-        how |= {"model": served.model, "server": served.server.url}
-        how |= {"key_from": model.key_from, "at_once": model.at_once, "request": model.extras()}
+        how |= served.for_runs()
         idle = [name for name in given(asked, AskFlags) if name in ("batch", "fast", "noise")]
-        refuse(idle, _SERVED, "Leave it out; --at-once says how much is asked at a time.")
+        refuse(idle, SERVED_ELSEWHERE, "Leave it out; --at-once says how much is asked at a time.")
     flags = asdict(asked)
     if flags["scenes"] is None:
         del flags["scenes"]
@@ -142,7 +150,7 @@ def machine_of(machine: MachineFlags, model: RunModelFlags) -> Machine:
     from seewhen.runs.evaluate import Machine
 
     if isinstance(model, ServerFlags) and model.server is not None:
-        refuse(given(machine, MachineFlags), _SERVED, "Leave it out.")
+        refuse(given(machine, MachineFlags), SERVED_ELSEWHERE, "Leave it out.")
     devices = [name.strip() for name in model.device.split(",")] if model.device else []
     if devices and model.device_map:
         raise InvalidInput("--device and --device-map exclude each other.", "Give one of them.")

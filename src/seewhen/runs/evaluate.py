@@ -106,6 +106,11 @@ class Ask:
         given = {name: getattr(self, name) for name in names} | {"attn_implementation": self.attention}
         return {name: value for name, value in given.items() if value is not None}
 
+    def served(self) -> dict[str, Any]:
+        """For those who ask a server."""
+        names = ("server", "model", "key_from", "at_once", "request")
+        return {name: getattr(self, name) for name in names}
+
     def style_of(self, benchmark: Benchmark) -> tuple[str, Style]:
         name = self.style or benchmark.default_style
         return name, style_named(benchmark.styles, name)
@@ -361,7 +366,6 @@ def pool_of(ask: Ask, benchmark: Benchmark, method: Method, machine: Machine) ->
     """Who answers, and how many tasks go together. A server batches by itself: each task goes alone."""
     raw = ask.style_of(benchmark)[1].wrapper is not None
     options = {
-        "model": ask.model,
         "method": method.to_json(),
         "max_new_tokens": ask.tokens(benchmark),
         "temperature": ask.temperature,
@@ -373,10 +377,10 @@ def pool_of(ask: Ask, benchmark: Benchmark, method: Method, machine: Machine) ->
         from seewhen.served.remote import check_served
 
         check_served(method)
-        options |= {"server": ask.server, "key_from": ask.key_from}
-        options |= {"at_once": ask.at_once, "request": ask.request}
-        return Threads(Maker("seewhen.runs.served:build", options), ask.sampled, ask.at_once), 1
+        maker = Maker("seewhen.runs.served:build", {**options, **ask.served()})
+        return Threads(maker, ask.sampled, ask.at_once), 1
     options |= {
+        "model": ask.model,
         "raw_prompt": raw,
         "noise": ask.noise,
         "loading": ask.loading(),

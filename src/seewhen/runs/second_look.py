@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from seewhen.asking.asker import Asker, Question
-from seewhen.asking.check import Checker
+from seewhen.asking.check import Checker, Standard
 from seewhen.errors import InvalidInput
 from seewhen.runs.answer import loaded_once
 from seewhen.runs.pictures import open_picture
@@ -16,6 +16,15 @@ from seewhen.runs.work import Answer, Task
 from seewhen.verdicts.reader import Mention, TokenSpans, read_mentions
 
 Sure = Mapping[str, dict[str, float]]  # object -> log-probability and entropy of the token where it is first said
+
+
+def verdict_on(
+    name: str, odds: float | None, standard: Standard, more: Mapping[str, float | None] | None = None
+) -> Answer:
+    """What is recorded of an object that was asked about; `more` is what else is known."""
+    judged = standard.judged(Mention(name, name, 0, len(name), 0), odds)
+    facts = {"odds": judged.odds, "probability": judged.probability, **(more or {})}
+    return Answer(judged.verdict, facts={k: v for k, v in facts.items() if v is not None})
 
 
 @dataclass(frozen=True)
@@ -44,12 +53,7 @@ class SecondLook:
             return [Answer("", error=str(error)) for _ in tasks]
         odds = self.checker.odds(picture, [task.prompt for task in tasks])
         sure = self._sure(tasks[0].image, picture)
-        return [self._verdict(name, value, sure) for name, value in odds.items()]
-
-    def _verdict(self, name: str, odds: float, sure: Sure) -> Answer:
-        judged = self.checker.standard.judged(Mention(name, name, 0, len(name), 0), odds)
-        facts = {"odds": judged.odds, "probability": judged.probability, **sure.get(name, {})}
-        return Answer(judged.verdict, facts={k: v for k, v in facts.items() if v is not None})
+        return [verdict_on(name, value, self.checker.standard, sure.get(name)) for name, value in odds.items()]
 
     def _sure(self, name: str, picture: Any) -> Sure:
         said, count = self.answers.get(name, ("", 0))

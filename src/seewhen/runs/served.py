@@ -8,19 +8,26 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any
 
+from seewhen.asking.check import Standard
 from seewhen.asking.options import Decoding
 from seewhen.errors import InvalidInput
 from seewhen.methods import method_from_json
 from seewhen.runs.engine import Done
 from seewhen.runs.noise import stream_seed
 from seewhen.runs.pictures import open_picture
+from seewhen.runs.second_look import verdict_on
 from seewhen.runs.store import Record
 from seewhen.runs.told import kept
 from seewhen.runs.work import Answer, Careful, Job, Maker, Task
-from seewhen.served.remote import Remote, remote
+from seewhen.served.pictures import image_part
+from seewhen.served.remote import Questions, Remote, remote
 from seewhen.served.replies import Usage
+from seewhen.verdicts.lexicon import lexicon_named
+from seewhen.verdicts.questions import QUESTION
+from seewhen.verdicts.shipped import verdict_named
 
 
 class ServedAnswerer:
@@ -60,6 +67,7 @@ class ServedAnswerer:
         facts: dict[str, float] = asdict(found.usage)
         if found.told is not None:
             facts |= {"asked": found.told["asked"], "taken_back": len(found.told["taken_back"])}
+            facts["denied"] = sum(verdict["verdict"] == "denied" for verdict in found.told["verdicts"])
             facts["steps_per_token"] = round(found.told["steps"] / max(found.tokens, 1), 4)
         return Answer(found.text, found.tokens, facts=facts, told=kept(found.told or {}))
 
@@ -67,6 +75,48 @@ class ServedAnswerer:
 def build(**options: Any) -> ServedAnswerer:
     """For `Maker`."""
     return ServedAnswerer(**options)
+
+
+class ServedSecondLook:
+    """Each task is an object (its prompt) of a picture, put to a served model as a question."""
+
+    def __init__(
+        self,
+        server: str,
+        model: str,
+        judging: Mapping[str, Any],
+        key_from: str,
+        at_once: int = 16,
+        request: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._remote = remote(server, model, key_from=key_from, options=request, at_once=at_once)
+        self._lexicon = lexicon_named(judging["lexicon"])
+        self._standard = Standard.of(verdict_named(judging["verdict"]), judging["threshold"])
+        self._remote.asking()  # what cannot be asked is told before the first question
+
+    def close(self) -> None:
+        """Ends the connections."""
+        self._remote.close()
+
+    def answer(self, tasks: Sequence[Task], seed: int | None) -> list[Answer]:
+        """In order; the questions about one picture go together."""
+        by_picture = (list(some) for _, some in groupby(tasks, key=lambda task: (task.image, task.source)))
+        return [answer for some in by_picture for answer in self._about(some)]
+
+    def _about(self, tasks: Sequence[Task]) -> list[Answer]:
+        parts = [image_part(open_picture(tasks[0].source))]
+        asked = Questions(self._remote, parts, self._lexicon, QUESTION)
+        answers = []
+        for name, odds in asked.odds([task.prompt for task in tasks]).items():
+            low, high = (None if odds is None else odds.range) or (None, None)
+            value = None if odds is None else odds.value
+            answers.append(verdict_on(name, value, self._standard, {"low": low, "high": high}))
+        return answers
+
+
+def build_second_look(**options: Any) -> ServedSecondLook:
+    """For `Maker`."""
+    return ServedSecondLook(**options)
 
 
 def total(records: Sequence[Record]) -> dict[str, int]:

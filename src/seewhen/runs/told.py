@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_KEPT = ("object", "start", "end", "verdict", "odds", "probability")
+_KEPT = ("object", "start", "end", "verdict", "odds", "probability", "range")
 _MOST_ODDS = 1000.0  # odds may be infinite, and JSON has no word for that
 
 

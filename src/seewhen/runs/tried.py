@@ -19,6 +19,7 @@ from seewhen.runs import stats
 from seewhen.runs.folders import Photo
 from seewhen.runs.report import Comparison
 from seewhen.runs.scoring import comparable, metrics_of, score_records
+from seewhen.runs.served import total
 from seewhen.runs.stats import Array, Difference, Interval, Key, Tally
 from seewhen.runs.store import Record, Run
 from seewhen.runs.trying import REGULAR, Tries
@@ -44,6 +45,8 @@ class Asked:
     probability: float | None = None
     logprob: float | None = None
     entropy: float | None = None
+    low: float | None = None  # bounds of the odds, where a server tells few of its likeliest tokens
+    high: float | None = None
 
     @property
     def doubt(self) -> float:
@@ -109,12 +112,13 @@ class Seen:
 
 @dataclass(frozen=True)
 class Cost:
-    """As measured while it ran, on this machine, in these batches."""
+    """As measured while it ran, on this machine, in these batches. A server's time is not ours to measure."""
 
     ms_per_token: float | None
     ratio: float | None  # to regular decoding
     questions: int
     taken_back: int  # sentences
+    served: Mapping[str, int] | None = None  # requests and tokens, as a server counts
 
 
 @dataclass(frozen=True)
@@ -270,7 +274,9 @@ def _ms_per_token(run: Run) -> float | None:
 
 
 def _cost(tries: Tries, name: str, base: float | None) -> Cost:
+    records = list(tries.answers[name].values())
+    asked, back = (int(sum(each.facts.get(fact, 0) for each in records)) for fact in ("asked", "taken_back"))
+    if tries.trial.ask.server is not None:
+        return Cost(None, None, asked, back, total(records))
     ms = _ms_per_token(tries.runs[name])
-    facts = [record.facts for record in tries.answers[name].values()]
-    asked, back = (int(sum(each.get(fact, 0) for each in facts)) for fact in ("asked", "taken_back"))
     return Cost(ms, ms / base if ms and base else None, asked, back)

@@ -140,11 +140,13 @@ def _verdict(comparison: Comparison) -> str:
 
 
 def _caution(found: Outcome) -> Iterator[str]:
+    served = found.tries.trial.ask.server is not None
     if not found.labelled:
-        yield (
-            "The model's own answers are no truth: it may deny what is there and confirm what is not. Labels "
-            "(--objects FILE) decide; `seewhen diagnose` measures what asking is worth for this model."
-        )
+        no_truth = "The model's own answers are no truth: it may deny what is there and confirm what is not."
+        measured = "; `seewhen diagnose` measures what asking is worth for this model"
+        yield f"{no_truth} Labels (--objects FILE) decide{'' if served else measured}."
+    if served:
+        yield "The model is served elsewhere: how much it doubted a word, and what it looked at, is not known."
     if len(found.pictures) < FEWEST:
         yield f"With fewer than {FEWEST} pictures no interval is given: nothing here can be told from chance."
     if found.unjudged:

@@ -15,7 +15,7 @@ from seewhen.asking.options import DESCRIBE
 from seewhen.decoding.method import Method
 from seewhen.errors import InvalidInput, InvalidMethod, UnsupportedMode, UnsupportedModel
 from seewhen.methods.grammar import choose, label
-from seewhen.runs.engine import Plan, run
+from seewhen.runs.engine import Plan, Pool, run
 from seewhen.runs.evaluate import (
     Ask,
     Machine,
@@ -27,9 +27,11 @@ from seewhen.runs.evaluate import (
 )
 from seewhen.runs.folders import Photo
 from seewhen.runs.progress import Progress
+from seewhen.runs.served import Threads
 from seewhen.runs.store import Record, Run, RunStore, read_run
 from seewhen.runs.versions import package_versions
 from seewhen.runs.work import Maker, Task
+from seewhen.served.remote import check_served
 from seewhen.verdicts.lexicon import lexicon_named
 from seewhen.verdicts.reader import read_mentions
 
@@ -118,7 +120,7 @@ def try_all(
         raise InvalidInput(f"Not one of {len(photos)} pictures can be read, {first} because: {why}")
     try:
         asked, asking = runner.asked(good, answers)
-    except UnsupportedModel as error:
+    except (UnsupportedMode, UnsupportedModel) as error:
         asked, asking = {}, None
         notes.append(f"The model was not asked about what it named: {error}")
     return Tries(trial, good, failed, runs, answers, asked, asking, tuple(notes))
@@ -151,23 +153,30 @@ class _Runner:
     def _run(self, method: Method, tasks: Sequence[Task], progress: Progress) -> Run:
         ask = self.trial.ask
         check_mode(ask, method)
+        if ask.server is not None:
+            check_served(method)
         known = {"label": label(method), "fingerprint": method.fingerprint, **method.to_json()}
         config = self.trial.config(self.model, known)
-        options = {"method": method.to_json(), "temperature": ask.temperature}
-        return self._done(config, "seewhen.runs.answer:build", options, tasks, progress)
+        options = {"method": method.to_json(), "temperature": ask.temperature, "max_new_tokens": self.trial.tokens}
+        if ask.server is not None:  # which batches by itself: each task goes alone
+            maker = Maker("seewhen.runs.served:build", {**options, **ask.served()})
+            return self._done(config, Threads(maker, ask.sampled, ask.at_once), tasks, progress, batch=1)
+        maker = Maker("seewhen.runs.answer:build", {**options, **self._loading()})
+        return self._done(config, self.machine.pool(maker, ask.sampled), tasks, progress)
+
+    def _loading(self) -> dict[str, Any]:
+        return {"model": self.trial.ask.model, "loading": self.trial.ask.loading()}
 
     def _done(
         self,
         config: Mapping[str, Any],
-        function: str,
-        options: Mapping[str, Any],
+        pool: Pool,
         tasks: Sequence[Task],
         progress: Progress,
+        batch: int | None = None,
     ) -> Run:
         ask, path = self.trial.ask, self.out / "runs" / run_name(config)
-        common = {"model": ask.model, "loading": ask.loading(), "max_new_tokens": self.trial.tokens}
-        pool = self.machine.pool(Maker(function, {**common, **options}), ask.sampled)
-        plan = Plan(tasks, self.trial.seeds, ask.batch)
+        plan = Plan(tasks, self.trial.seeds, batch or ask.batch)
         with RunStore.open(path, config, environment(ask, self.machine)) as store:
             run(store, plan, pool, _counted, progress=progress)
         return read_run(path)
@@ -197,16 +206,28 @@ class _Runner:
         ]
         judging = asdict(self.trial.judging)
         known = {"label": "asked", "fingerprint": "", "method": "asked", "parameters": judging}
-        said = {name: (record.answer, record.tokens) for name, record in answers[REGULAR].items()}
-        options = {"judging": judging, "answers": said, "prompt": self.trial.prompt}
         config = self.trial.config(self.model, known)
         with Progress("questions", len(tasks)) as progress:
-            asking = self._done(config, "seewhen.runs.second_look:build", options, tasks, progress)
+            asking = self._done(config, self._asking(judging, answers[REGULAR]), tasks, progress)
         by_id = {record.id: record for record in asking.records}
         found = {
             photo.name: {name: by_id[f"{photo.id}/{name}"] for name in names} for photo, names in named.items()
         }
         return found, asking
+
+    def _asking(self, judging: Mapping[str, Any], regular: Mapping[str, Record]) -> Pool:
+        """Who puts the questions."""
+        ask = self.trial.ask
+        if ask.server is not None:
+            maker = Maker("seewhen.runs.served:build_second_look", {"judging": judging, **ask.served()})
+            return Threads(maker, ask.sampled, ask.at_once)
+        said = {name: (record.answer, record.tokens) for name, record in regular.items()}
+        options = {"judging": judging, "answers": said, "prompt": self.trial.prompt}
+        maker = Maker(
+            "seewhen.runs.second_look:build",
+            {**options, "max_new_tokens": self.trial.tokens, **self._loading()},
+        )
+        return self.machine.pool(maker, ask.sampled)
 
 
 def _reason(error: str, photo: Photo) -> str:

@@ -28,6 +28,8 @@ _OURS = {
     "stop",
     "include_stop_str_in_output",
     "bad_words",
+    "logit_bias",
+    "return_token_ids",
     "continue_final_message",
     "add_generation_prompt",
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from PIL import Image, ImageDraw
 
@@ -21,6 +21,8 @@ MOST_LIKELIEST = (20, 5)
 CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
 ENDS = (".", "!", "?")
 STOPS = {"stop": list(ENDS), "include_stop_str_in_output": True}
+TELL_NUMBERS = {"return_token_ids": True}
+NEVER = -100  # added to a token's logit; the least that servers take
 _DESCRIBE = "Please describe this image in detail."
 _TOKENS = 8
 
@@ -35,7 +37,7 @@ class Offers:
     continues: bool = False  # an answer that was begun
     spaces: bool = False  # those between the two halves of an answer
     stops: bool = False  # at strings that stay in the answer
-    bans: bool = False  # words, by `bad_words`
+    bans: Literal["logit_bias", "bad_words", ""] = ""  # how words are forbidden; empty: not at all
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -43,7 +45,11 @@ class Offers:
         missing = (
             (self.continues, "an answer begun (continue_final_message): it is asked to go on in words"),
             (self.stops or not self.continues, "stop strings in answers: whole answers are read"),
-            (self.bans, "forbidden words (bad_words): they are replaced by the next likeliest token"),
+            (
+                self.bans,
+                "forbidden words (logit_bias with return_token_ids, bad_words): they are replaced by the next "
+                "likeliest token",
+            ),
             (self.likeliest >= 20, f"more than {self.likeliest} likeliest tokens: odds have wider bounds"),
         )
         return tuple(f"The server does not offer {what}." for there, what in missing if not there)
@@ -86,14 +92,32 @@ def probe(ask: Ask) -> Offers:
         return Offers(count)
     rest = _tried(ask, request(begun(described, half), max_tokens=_TOKENS // 2, **CONTINUE))
     stopped = _tried(ask, request(described, max_tokens=_TOKENS, stop=[word], include_stop_str_in_output=True))
-    banned = _tried(ask, request(described, max_tokens=1, bad_words=[word]))
     return Offers(
         count,
         continues=rest is not None and _goes_on(half, rest.text, whole.text),
         spaces=rest is not None and whole.text.lstrip().startswith((half + rest.text).strip()),
         stops=stopped is not None and stopped.text.strip() == word,
-        bans=banned is not None and banned.text.strip() not in ("", word),
+        bans=_how_to_ban(ask, partial(request, described, max_tokens=1), word, with_log_probs(count)),
     )
+
+
+def _how_to_ban(
+    ask: Ask, first: Callable[..., dict[str, Any]], word: str, told: Mapping[str, Any]
+) -> Literal["logit_bias", "bad_words", ""]:
+    """The way in which the answer's first word can be forbidden.
+
+    By its number, where servers tell it: a word's spelling may be another number of tokens in another place.
+    """
+    found = _tried(ask, first(**told, **TELL_NUMBERS))
+    number = found.pieces[0].number if found is not None and found.pieces else None
+
+    def heeded(**ban: Any) -> bool:
+        without = _tried(ask, first(**ban))
+        return without is not None and without.text.strip() not in ("", word)
+
+    if number is not None and heeded(logit_bias={str(number): NEVER}):
+        return "logit_bias"
+    return "bad_words" if heeded(bad_words=[word]) else ""
 
 
 def _first(ask: Ask, described: Callable[..., dict[str, Any]]) -> tuple[Completion, int]:

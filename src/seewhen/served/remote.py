@@ -84,6 +84,12 @@ class Remote:
         """Ends the connections."""
         self.server.close()
 
+    def for_runs(self) -> dict[str, Any]:
+        """What a run is told of it, which makes connections of its own: `Ask("chair", **model.for_runs())`."""
+        server = self.server
+        known = {"server": server.url, "model": self.model, "request": dict(self.options)}
+        return {**known, "key_from": server.key_from, "at_once": int(server.patience.at_once)}
+
     @property
     def usage(self) -> Usage:
         """What everything so far cost."""

@@ -39,6 +39,7 @@ class _Choice(TypedDict):
     finish_reason: NotRequired[str | None]
     logprobs: NotRequired[_LogProbs | None]
     stop_reason: NotRequired[str | int | None]
+    token_ids: NotRequired[list[Count] | None]
 
 
 class _Details(TypedDict):
@@ -66,11 +67,15 @@ class Likely:
 
 @dataclass(frozen=True)
 class Piece:
-    """A token of an answer as it stands in the text; `others` are the likeliest at its place, itself included."""
+    """A token of an answer as it stands in the text; `others` are the likeliest at its place, itself included.
+
+    `number` is what the vocabulary has it under, where the server tells that.
+    """
 
     text: str
     log_prob: float | None = None
     others: tuple[Likely, ...] = ()
+    number: int | None = None
 
 
 @dataclass(frozen=True)
@@ -115,17 +120,19 @@ def read_reply(body: bytes) -> Completion:
     usage = Usage(0, used.get("prompt_tokens", 0), cached, used.get("completion_tokens", 0))
     finish = choice.get("finish_reason") or "stop"
     likeliest = _likeliest(tokens[0]) if tokens else ()
-    return Completion(text, _pieces(text, tokens), finish, choice.get("stop_reason", ...), likeliest, usage)
+    pieces = _pieces(text, tokens, choice.get("token_ids") or [])
+    return Completion(text, pieces, finish, choice.get("stop_reason", ...), likeliest, usage)
 
 
-def _pieces(text: str, tokens: Sequence[_Token]) -> tuple[Piece, ...]:
+def _pieces(text: str, tokens: Sequence[_Token], numbers: Sequence[int]) -> tuple[Piece, ...]:
     """The tokens with the space that stands before them in the text, which some servers leave out.
 
     Tokens that are not the text's (half characters, a stop string that was cut off) are left out.
     """
     pieces: list[Piece] = []
+    told = numbers if len(numbers) == len(tokens) else [None] * len(tokens)  # else nobody knows whose they are
     at = word = 0  # where the rest of the text begins, and the first word of it
-    for token in tokens:
+    for token, number in zip(tokens, told, strict=True):
         plain = _plain(token["token"])
         spelled = plain.strip() or plain
         if word <= at:
@@ -133,7 +140,8 @@ def _pieces(text: str, tokens: Sequence[_Token]) -> tuple[Piece, ...]:
         start = word if plain.strip() else at
         if not spelled or not text.startswith(spelled, start):
             continue
-        pieces.append(Piece(text[at : start + len(spelled)], min(token["logprob"], 0.0), _likeliest(token)))
+        whole = text[at : start + len(spelled)]
+        pieces.append(Piece(whole, min(token["logprob"], 0.0), _likeliest(token), number))
         at = start + len(spelled)
     if text[at:]:
         pieces.append(Piece(text[at:]))

@@ -99,7 +99,7 @@ class Server:
         self, url: str, key_from: str = KEY, patience: Patience | None = None, *, key: str | None = None
     ) -> None:
         """A `key` that is given is taken in place of the environment's."""
-        self.url = checked_url(url)
+        self.url, self.key_from = checked_url(url), key_from
         self.patience = patience or Patience()
         self.meter = Meter()  # of everything
         given = os.environ.get(key_from, "") if key is None else key

@@ -1,8 +1,9 @@
 """`confirm` with a served model: sentences are asked for, their objects are asked about, denied ones taken back.
 
 What stays and what goes is decided as for a local model (`methods/confirm_answer.py`). Taking back is asking again
-with the answer so far. Words of denied objects are forbidden where the server can do that; where one is said
-nevertheless, the text is cut before it and goes on with the next likeliest token, as if it had been forbidden.
+with the answer so far. Words of denied objects are forbidden where the server can do that: by the numbers of the
+tokens that said them, or by spelling. Where one is said nevertheless, the text is cut before it and goes on with
+the next likeliest token, as if it had been forbidden.
 """
 
 from __future__ import annotations
@@ -18,7 +19,17 @@ from typing import Any, Protocol
 from seewhen.methods.confirm import Confirm
 from seewhen.methods.confirm_answer import Answer, Asked, Decision, Sentence, complete, fresh_mentions
 from seewhen.served.odds import Odds
-from seewhen.served.offers import CONTINUE, ENDS, STOPS, Offers, begun, request, with_log_probs
+from seewhen.served.offers import (
+    CONTINUE,
+    ENDS,
+    NEVER,
+    STOPS,
+    TELL_NUMBERS,
+    Offers,
+    begun,
+    request,
+    with_log_probs,
+)
 from seewhen.served.replies import Completion, Likely, Piece
 from seewhen.verdicts.forbidden import Forbidden
 from seewhen.verdicts.lexicon import Lexicon
@@ -65,6 +76,7 @@ class Writer:
     settled: Callable[[str], None]  # gets text that stays
     answer: Answer = field(default_factory=Answer)
     tokens: list[Piece] = field(default_factory=list)
+    numbers: dict[str, set[int]] = field(default_factory=dict)  # of tokens that were said, by their text
 
     def __post_init__(self) -> None:
         method = self.judging.method
@@ -99,6 +111,7 @@ class Writer:
         found = self.model.complete(self._request(room))
         pieces = self._spaced(found.pieces[:room])
         self.answer.steps += len(pieces)
+        self._remember(pieces)
         said = bool(_joined(pieces).strip())
         by_string = self.model.offers.stops and self.model.offers.continues
         stopped = by_string and not found.over and found.text.rstrip().endswith(ENDS)
@@ -121,10 +134,7 @@ class Writer:
         options: dict[str, Any] = {**self.sampling, "max_tokens": room, **with_log_probs(offers.likeliest)}
         if self.sampling:  # another try is another draw
             options["seed"] = self.random.getrandbits(31)
-        if forbidden and offers.bans:
-            spelled = (form for name in forbidden for form in self.judging.forbidden.spellings(name))
-            words = (word for form in spelled for word in (form, form.capitalize()))
-            options["bad_words"] = list(dict.fromkeys(words))[:_MOST_WORDS]
+        options |= self._bans()
         so_far = self.text.strip()
         if offers.continues:
             options |= STOPS if offers.stops else {}
@@ -186,6 +196,25 @@ class Writer:
                 answer.asked[name] = Asked(signals, rules.verdict.log_odds(signals, name), bound)
 
     # -- forbidden words ---------------------------------------------------------------------------------------
+
+    def _remember(self, pieces: Sequence[Piece]) -> None:
+        """The numbers of tokens that begin a word: wherever such a one may not stand, it may stand nowhere."""
+        for piece in pieces:
+            if piece.number is not None and piece.text[:1].isspace():
+                self.numbers.setdefault(_spoken(piece.text), set()).add(piece.number)
+
+    def _bans(self) -> dict[str, Any]:
+        """How a request forbids what was denied, as far as the server lets it."""
+        how, denied = self.model.offers.bans, sorted(self.answer.forbidden)
+        if how == "logit_bias":
+            never = self._barred(()) & set(self.numbers)
+            biased = {str(number): NEVER for text in sorted(never) for number in sorted(self.numbers[text])}
+            return {**TELL_NUMBERS, **({"logit_bias": biased} if biased else {})}
+        if how == "bad_words" and denied:
+            spelled = (form for name in denied for form in self.judging.forbidden.spellings(name))
+            words = (word for form in spelled for word in (form, form.capitalize()))
+            return {"bad_words": list(dict.fromkeys(words))[:_MOST_WORDS]}
+        return {}
 
     def _is_forbidden(self) -> bool:
         """Whether the newest token says, or begins, a word of a denied object."""

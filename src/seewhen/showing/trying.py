@@ -13,7 +13,7 @@ from typing import Any
 
 from seewhen.asking.default_model import warn_about_photograph
 from seewhen.asking.opening import check_device, prepare_for
-from seewhen.asking.options import DESCRIBE, TRIED
+from seewhen.asking.options import DESCRIBE, TRIED, TRIED_SERVED
 from seewhen.backbones.pictures import open_image
 from seewhen.benchmarks.base import Row
 from seewhen.benchmarks.chair import Chair
@@ -27,6 +27,7 @@ from seewhen.runs.tried import Outcome, Said, Seen, Tried, outcome
 from seewhen.runs.tried_wording import summary
 from seewhen.runs.trying import Judging, Trial, methods_of, try_all
 from seewhen.runs.work import Task
+from seewhen.served.remote import Remote
 from seewhen.showing.viewer.page import write_page
 from seewhen.showing.viewer.runs import Questions, RunPages, Shown
 from seewhen.showing.viewer.tried import write_tried
@@ -54,6 +55,7 @@ class Tryout:
         return {
             "schema": SCHEMA,
             "model": trial.ask.model,
+            **({} if trial.ask.server is None else {"server": trial.ask.server}),
             "prompt": trial.prompt,
             "decoding": trial.config({}, {})["decoding"],
             "summary": self.summary,
@@ -101,9 +103,9 @@ def _picture(seen: Seen) -> dict[str, Any]:
 
 
 def try_methods(
-    model: str,
+    model: str | Remote,
     pictures: str | Path | Sequence[str | Path],
-    methods: str = TRIED,
+    methods: str | None = None,
     *,
     out: str | Path = "tried",
     objects: str | Path | None = None,
@@ -123,33 +125,38 @@ def try_methods(
 ) -> Tryout:
     """Answer about every picture with every method, ask the model about what it named, and write a page.
 
-    `pictures`: folders, files, patterns, or lists of files. Greedy unless a `seed` is given. `objects` names a
-    file that says what the pictures show. `words` is how many of the most telling pictures get a page of their
-    own, word by word. `lexicon`, `verdict` and `threshold` are those of `check`, `loading` those of `load`. What
-    is in `out` already is not computed again.
+    `model`: a name, or a served one (`seewhen.remote`). `pictures`: folders, files, patterns, or lists of files.
+    Greedy unless a `seed` is given. `objects` names a file that says what the pictures show. `words` is how many
+    of the most telling pictures get a page of their own, word by word; of a served model nothing can be shown
+    there. `lexicon`, `verdict` and `threshold` are those of `check`, `loading` those of `load`. What is in `out`
+    already is not computed again.
 
         tried = seewhen.try_methods("photo", "photos/", "regular,cai,confirm")
         print(*tried.summary, sep="\\n")
     """
     given = [pictures] if isinstance(pictures, str | Path) else list(pictures)
     photos = photos_of(given, limit)
+    served = model if isinstance(model, Remote) else None
     known = {name: value for name, value in loading.items() if value is not None}
+    known |= {"model": model} if served is None else served.for_runs()
     ask = Ask(
         "try",
         seeds=None if seed is None else 1,
         temperature=temperature,
         max_new_tokens=max_new_tokens,
-        model=model,
         batch=batch,
         **known,
     )
     trial = Trial(ask, question or DESCRIBE, seed or 0, Judging(lexicon, verdict, threshold))
-    chosen = methods_of(methods, settings)
+    chosen = methods_of(methods or (TRIED if served is None else TRIED_SERVED), settings)
     reader = reader_for(lexicon)
     names = [photo.name for photo in photos]
     labels, unjudged = ({}, []) if objects is None else labels_of(Path(objects), names, reader)
-    check_device(device)
-    _prepare(model, photos[0].path)
+    if isinstance(model, str):
+        check_device(device)
+        _prepare(model, photos[0].path)
+    else:
+        words = 0
     tries = try_all(trial, chosen, photos, Path(out), Machine(devices=[device] if device else ()))
     kept = {photo.name: labels[photo.name] for photo in tries.photos if photo.name in labels}
     found = outcome(tries, kept, reader, unjudged)

@@ -45,6 +45,7 @@ def write_tried(
         sentences=[sentence.split("`") for sentence in sentences],
         judged=JUDGED if found.labelled else (),
         asked=found.tries.asking is not None,
+        served=found.tries.trial.ask.server is not None,
         shows=_shows(found, pictures),
         pictures=pictures,
     )
@@ -65,7 +66,9 @@ def _shows(found: Outcome, pictures: Sequence[Mapping[str, Any]]) -> list[tuple[
         "doubt": "said with doubt",
         "invented": "invented, by the labels",
     }
-    known = [name for name in titles if name != "invented" or found.labelled]
+    unknown = {"invented"} if not found.labelled else set()
+    unknown |= {"doubt"} if found.tries.trial.ask.server is not None else set()
+    known = [name for name in titles if name not in unknown]
     return [(name, titles[name], sum(name in picture["flags"] for picture in pictures)) for name in known]
 
 
