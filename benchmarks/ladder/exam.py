@@ -25,6 +25,7 @@ from seewhen.asking.asker import Asker
 from seewhen.asking.attach import attach
 from seewhen.backbones.loading import resolve
 from seewhen.backbones.prompts import model_inputs
+from seewhen.decoding.method import Method
 from seewhen.runs.captioning import DESCRIBE, Captions
 from seewhen.runs.fitting import fitted
 from seewhen.runs.labelled import drawn
@@ -40,8 +41,10 @@ TEST = 3  # seed of the scenes; verdicts and diagnostics are of those of seed 7,
 SAMPLES = 2  # sampled captions of each scene and method
 COOL = 1 / 3
 ROWS = 640  # questions in one pass
+TOGETHER = 3  # captions of each scene that are rows of one call: memory bounds them
 
 Arrays = dict[str, NDArray[Any]]
+Way = tuple[int | None, float]  # seed and temperature; greedy without a seed
 
 
 @dataclass(frozen=True)
@@ -139,38 +142,46 @@ class Exam:
 
     def captions(self, named: Named) -> Arrays:
         """Captions by a method: greedy, sampled; of regular decoding cooler ones, further draws, and doubt too."""
-        regular, tokens, draws = named.name == "regular", self.sizes.tokens, self.sizes.draws
-        method = named.method(self)
-        scenes = self.scenes[: self.sizes.beamed] if method.beams_only else self.scenes
-        groups = [] if method.beams_only else [(seed, 1.0) for seed in range(SAMPLES + (draws if regular else 0))]
-        groups += [(seed, COOL) for seed in range(SAMPLES)] if regular else []
-        count = len(scenes)
-        prompt = self.prompts([DESCRIBE])
-        given = {name: tensor.expand(count * (1 + len(groups)), -1) for name, tensor in prompt.items()}
-        pixels = self.pixels[:count].repeat(1 + len(groups), 1, 1, 1)
-        seeds = [stream_seed(seed, scene.image) for seed, _ in groups for scene in scenes]
-        rows = Rows(count, seeds, [warmth for _, warmth in groups for _ in scenes])
-        options: dict[str, Any] = {"num_beams": 5} if method.beams_only else {"num_beams": 1}
+        regular, method = named.name == "regular", named.method(self)
+        ways: list[Way] = [(None, 1.0)]
         if not method.beams_only:
-            options["logits_processor"] = LogitsProcessorList([rows])
+            ways += [(seed, 1.0) for seed in range(SAMPLES + (self.sizes.draws if regular else 0))]
+        ways += [(seed, COOL) for seed in range(SAMPLES)] if regular else []
+        scenes = self.scenes[: self.sizes.beamed] if method.beams_only else self.scenes
         torch.manual_seed(0)  # of a method's own noise
         prepared = method.prepare(self.tokenizer)
         with torch.inference_mode(), attach(self.model, prepared, fast="off", backbone=self.asker.backbone):
-            output = self.model.generate(
-                **given, pixel_values=pixels, max_new_tokens=tokens, do_sample=False,
-                pad_token_id=self.tokenizer.pad_token_id, **options,
-            )  # fmt: skip
-        said = self.asker.new_tokens(output, given["input_ids"])
-        ids = np.full((1 + len(groups), count, tokens), self.tokenizer.pad_token_id, np.uint16)
-        for row, own in enumerate(said):
-            ids[row // count, row % count, : len(own)] = own
+            parts = [
+                self._written(prepared, scenes, ways[n : n + TOGETHER]) for n in range(0, len(ways), TOGETHER)
+            ]
+        ids = np.concatenate([part for part, _ in parts])
         found: Arrays = {"greedy": ids[0], "sampled": ids[1 : 1 + SAMPLES]}
         if regular:
-            found |= {"further": ids[1 + SAMPLES : 1 + SAMPLES + draws], "cool": ids[1 + SAMPLES + draws :]}
+            more = 1 + SAMPLES + self.sizes.draws
+            found |= {"further": ids[1 + SAMPLES : more], "cool": ids[more:]}
             for name in ("logprob", "entropy"):
-                values = torch.stack(getattr(rows, name), 1)[: 2 * count].cpu().numpy().reshape(2, count, -1)
-                found |= {f"greedy_{name}": values[0], f"sampled_{name}": values[1]}
+                sure = torch.stack(getattr(parts[0][1], name), 1).view(TOGETHER, len(scenes), -1).cpu().numpy()
+                found |= {f"greedy_{name}": sure[0], f"sampled_{name}": sure[1]}
         return found
+
+    def _written(self, method: Method, scenes: Sequence[Scene], ways: Sequence[Way]) -> tuple[NDArray[Any], Rows]:
+        """(ways, scenes, tokens), and how sure they were."""
+        count, tokens, padding = len(scenes), self.sizes.tokens, self.tokenizer.pad_token_id
+        given = {name: t.expand(count * len(ways), -1) for name, t in self.prompts([DESCRIBE]).items()}
+        drawn = [(seed, warmth) for seed, warmth in ways if seed is not None]
+        seeds = [stream_seed(seed, scene.image) for seed, _ in drawn for scene in scenes]
+        rows = Rows(count * (len(ways) - len(drawn)), seeds, [warmth for _, warmth in drawn for _ in scenes])
+        options: dict[str, Any] = {"num_beams": 5} if method.beams_only else {"num_beams": 1}
+        if not method.beams_only:
+            options["logits_processor"] = LogitsProcessorList([rows])
+        output = self.model.generate(
+            **given, pixel_values=self.pixels[:count].repeat(len(ways), 1, 1, 1), max_new_tokens=tokens,
+            do_sample=False, pad_token_id=padding, **options,
+        )  # fmt: skip
+        ids = np.full((len(ways), count, tokens), padding, np.uint16)
+        for row, own in enumerate(self.asker.new_tokens(output, given["input_ids"])):
+            ids[row // count, row % count, : len(own)] = own
+        return ids, rows
 
     def answers(self, named: Named) -> Arrays:
         """POPE by a method: the chance of No, whether it is the likeliest, and the chance at a third of the
