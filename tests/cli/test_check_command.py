@@ -161,6 +161,23 @@ def test_diagnose_in_words_and_as_json(
     assert f"{100 * share['value']:.1f} % ({100 * share['low']:.1f} to {100 * share['high']:.1f})" in second
     assert set(facts["sampled"]["signals"]) == {"odds", "logprob", "entropy", "position", "elsewhere", "together"}
     assert len(facts["sampled"]["calibration"]) == 8
+    looked = facts["diagnostics"]
+    assert looked["pictures"] == 40 and f"({looked['pictures']} pictures" in told.out
+    assert f"{looked['divergence']:.3f} nats" in told.out and f"{looked['calibration_error']:.3f}" in told.out
+    assert ("predictions" in facts) and ("beside the ladder" in told.out) == bool(facts["predictions"])
+    assert facts["predictions"] or "No prediction" in told.out
+
+
+def test_diagnose_of_photographs_without_labels(run: Run, checkpoint: Path, labels: Path) -> None:
+    short = ("--limit", 6, "--max-new-tokens", 12)
+    told = run("diagnose", checkpoint, labels, *short)
+    assert told.code == 0 and told.out.startswith("recoverable share: it takes labelled pictures")
+    facts = run("diagnose", checkpoint, labels, *short, "--json").json
+    assert facts["diagnostics"]["pictures"] == 6 and facts["diagnostics"]["asked_auroc"] is None
+    assert "greedy" not in facts
+    refused = run("diagnose", checkpoint, labels, "--data", labels / "labels.jsonl")
+    assert refused.code == 2 and "PHOTOS have no labels" in refused.err
+    assert run("diagnose", checkpoint, labels / "nowhere").code == 2
 
 
 def test_diagnose_refuses_first(run: Run, checkpoint: Path) -> None:

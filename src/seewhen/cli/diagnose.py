@@ -1,4 +1,4 @@
-"""`seewhen diagnose`: how much of what a model invents does it know better?"""
+"""`seewhen diagnose`: how much of what a model invents does it know better, and what is it like otherwise?"""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from seewhen.cli.options import LoadingFlags, ModelFlags, flags
+from seewhen.errors import InvalidInput
 
 if TYPE_CHECKING:
     from seewhen.backbones.loading import Loaded
     from seewhen.runs.captioning import Captions
     from seewhen.runs.diagnosis import Diagnosis
+    from seewhen.runs.diagnostics import Diagnostics
     from seewhen.runs.labelled import Labelled
     from seewhen.verdicts.ceiling import Ceiling, Estimate, Separation
 
+_LOOKED, _ASKED = 60, 24  # pictures for the diagnostics, and those of them with yes/no questions
 _NARROW = 0.1  # an interval of the recoverable share that says something
 _SIGNALS = {
     "odds": "the odds when asked",
@@ -73,6 +76,12 @@ def register(app: typer.Typer) -> None:
 
 def diagnose(
     model: Annotated[str, typer.Argument(help="Hub id, checkpoint directory, photo or packaged.")],
+    photos: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PHOTOS]...", help="Your own, without labels: folders, files, patterns in quotes, or lists."
+        ),
+    ] = None,
     *,
     decoding: Annotated[
         Literal["both", "greedy", "sampled"], typer.Option("--decoding", help="Sampled: at temperature 1.")
@@ -87,9 +96,12 @@ def diagnose(
     """Measure the recoverable share: what a model invents, and what it would invent if it said only what it knows.
 
     A ceiling for every method that decodes with the model alone. Pictures must be labelled: drawn scenes, COCO,
-    your own.
+    your own. Then what the model is like: how far its answers depend on the image, where it looks, what a tilt
+    would do, and what methods did to small models like it. For that photographs need no labels.
 
     seewhen diagnose packaged --scenes 100
+
+    seewhen diagnose photo photos/
 
     seewhen diagnose photo --data coco --image-list photographs.txt --limit 100
 
@@ -100,14 +112,17 @@ def diagnose(
 
     flags = ModelFlags(model=model, **{f.name: getattr(loading, f.name) for f in dataclasses.fields(loading)})
     check_name(flags.model, flags.revision)
-    images = material.images()
-    check_enough(images)
+    images = _own(photos, material) if photos else material.images()
+    if not photos:
+        check_enough(images)
 
     from seewhen.asking.opening import open_model
     from seewhen.runs.diagnosis import diagnosed
 
     ways = ("greedy", "sampled") if decoding == "both" else (decoding,)
-    found = diagnosed(material.captions(open_model(flags.model, flags.loading())), images, ways, draws)
+    loaded = open_model(flags.model, flags.loading())
+    found = None if photos else diagnosed(material.captions(loaded), images, ways, draws)
+    looked = _looked(loaded, images, material, labels=not photos)
     if as_json:
         about = {
             "model": model,
@@ -115,9 +130,65 @@ def diagnose(
             "max_new_tokens": material.max_new_tokens,
             "draws": draws,
         }
-        typer.echo(json.dumps({"schema": "seewhen/diagnosis/1", **about, **found.to_json()}, indent=2))
+        typer.echo(json.dumps({"schema": "seewhen/diagnosis/1", **about, **_plain(found, looked)}, indent=2))
     else:
-        typer.echo("\n".join(told(found)))
+        typer.echo("\n".join(_words(found, looked)))
+
+
+def _own(photos: list[str], material: MaterialFlags) -> list[Labelled]:
+    """Photographs of which nobody says what they show."""
+    from seewhen.runs.folders import photos_of
+    from seewhen.runs.labelled import Labelled
+
+    if material.data is not None or material.image_list is not None:
+        raise InvalidInput(
+            "PHOTOS have no labels, and --data names some that do.", "Give photographs, or --data: not both."
+        )
+    found = photos_of(photos, material.limit)
+    return [Labelled(photo.name, str(photo.path), frozenset()) for photo in found]
+
+
+def _looked(loaded: Loaded, images: list[Labelled], material: MaterialFlags, labels: bool) -> Diagnostics:
+    from seewhen.runs.diagnostics import diagnostics
+    from seewhen.runs.progress import Progress
+
+    some = images[:_LOOKED]
+    with Progress("what the model is like", len(some) + labels * min(len(some), _ASKED)) as progress:
+        return diagnostics(
+            *loaded,
+            some,
+            labels=labels,
+            lexicon=material.lexicon,
+            tokens=material.max_new_tokens,
+            batch=material.batch,
+            asked=_ASKED,
+            advance=progress.advance,
+        )
+
+
+def _plain(found: Diagnosis | None, looked: Diagnostics) -> dict[str, Any]:
+    from seewhen.runs.ladder import ladder, predictions, scalars
+
+    foreseen = predictions(scalars(looked, found), ladder())
+    ceilings = {} if found is None else found.to_json()
+    return {
+        **ceilings,
+        "diagnostics": looked.to_json(),
+        "predictions": [dataclasses.asdict(each) for each in foreseen],
+    }
+
+
+def _words(found: Diagnosis | None, looked: Diagnostics) -> Iterator[str]:
+    from seewhen.runs import diagnostics_wording as wording
+    from seewhen.runs.ladder import ladder, predictions, scalars
+
+    if found is None:
+        yield "recoverable share: it takes labelled pictures (drawn scenes, --data) and is not measured here"
+    else:
+        yield from told(found)
+    yield from wording.told(looked)
+    rungs, model = ladder(), scalars(looked, found)
+    yield from wording.foretold(predictions(model, rungs), rungs, model)
 
 
 def told(found: Diagnosis) -> Iterator[str]:

@@ -1,0 +1,118 @@
+"""Diagnostics and predictions in words, for the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from seewhen.runs.diagnostics import Diagnostics, TiltShape
+from seewhen.runs.ladder import Outside, Prediction, Rung
+
+_NAMES = {
+    "divergence": "how far answers depend on the image",
+    "usual_without": "how likely its words are without the image",
+    "recoverable_greedy": "the recoverable share, greedy",
+    "recoverable_sampled": "the recoverable share, sampled",
+    "asked_auroc": "how well its answers to questions tell",
+}
+
+
+def told(found: Diagnostics) -> Iterator[str]:
+    """What a model is like, a line each."""
+    yield f"what the model is like ({found.pictures} pictures, {found.tokens} tokens of its own greedy answers)"
+    yield f"  attention on the image, by layer  {_percents(found.image_attention)}"
+    yield f"  tokens that are others without    {100 * found.tokens_changed:5.1f} %"
+    at_objects = found.divergence_at_objects
+    where = "" if at_objects is None else f"; where an object is named {at_objects:.3f}"
+    yield f"  divergence without the image      {found.divergence:.3f} nats of at most 0.693{where}"
+    perplexity = found.perplexity_with, found.perplexity_without
+    entropy = found.entropy_with, found.entropy_without
+    yield "  perplexity of its own words       {:.2f} with the image, {:.2f} without".format(*perplexity)
+    yield "  entropy                           {:.2f} nats with the image, {:.2f} without".format(*entropy)
+    if found.pointing is not None and found.pointing_chance is not None:
+        chance = f"(chance {100 * found.pointing_chance:.0f} %)"
+        yield f"  points at what it names, by layer {_percents(found.pointing)} {chance}"
+    if found.entropy_auroc is not None:
+        yield f"  entropy tells inventions (AUROC)  {found.entropy_auroc:.3f}"
+    if found.asked_auroc is not None and found.asked_accuracy is not None and found.calibration_error is not None:
+        yield (
+            f"  yes/no questions                  {100 * found.asked_accuracy:5.1f} % right, AUROC "
+            f"{found.asked_auroc:.3f}, calibration error {found.calibration_error:.3f}"
+        )
+    yield from _tilt(found.tilt)
+
+
+def _tilt(shape: TiltShape) -> Iterator[str]:
+    layers = f"layer{'s' * (len(shape.layers) > 1)} {_span(shape.layers)}"
+    yield f"  the tilt of {shape.method} would, in {layers}:"
+    yield f"    image scores below zero         {_range(shape.negative_scores, 100)} %"
+    before, after = _range(shape.effective_before), _range(shape.effective_after)
+    yield f"    spread over patches             {before} before, {after} after, of {shape.patches:.0f}"
+    before, after = _range(shape.mass_before, 100), _range(shape.mass_after, 100)
+    yield f"    attention on the image          {before} % before, {after} % after"
+    regular, uniform = _range(shape.to_regular, 1, 2), _range(shape.to_uniform, 1, 2)
+    yield f"    distance (total variation)      {regular} from none, {uniform} from a uniform tilt"
+    if max(shape.to_uniform) < 0.5 * min(shape.to_regular):
+        yield "    The place hardly matters to it: it is much nearer to a uniform tilt than to none."
+
+
+def foretold(found: Sequence[Prediction], rungs: Sequence[Rung], model: Mapping[str, float]) -> Iterator[str]:
+    """What methods would do, and how far that goes beyond what was measured."""
+    if not rungs:
+        yield "No prediction: the ladder of small models, which it needs, does not come with this package."
+        return
+    if not found:
+        yield "No prediction: too few rungs of the ladder were measured with a method."
+        return
+    yield f"beside the ladder ({len(rungs)} small models of drawn scenes): CHAIR_i, points from regular decoding"
+    yield from _dependence(rungs, model)
+    for one in found:
+        value = f"{one.value:+.1f} ({one.low:+.1f} to {one.high:+.1f})"
+        by = "by its diagnostics" if one.by else "the rungs' mean: its diagnostics tell no more"
+        yield f"  {one.method:<18} {one.way:<8} {value:<24} {_verdict(one)}; {by}"
+    yield from _reach(found)
+
+
+def _verdict(one: Prediction) -> str:
+    if one.high < 0:
+        return "likely to help"
+    return "likely to harm" if one.low > 0 else "cannot be told"
+
+
+def _dependence(rungs: Sequence[Rung], model: Mapping[str, float]) -> Iterator[str]:
+    """Where the model stands among the rungs in how far its answers depend on the image."""
+    others = sorted(rung.diagnostics["tokens_changed"] for rung in rungs if "tokens_changed" in rung.diagnostics)
+    if not others:
+        return
+    below = sum(value < model["tokens_changed"] for value in others)
+    words = "answers hardly change" if below <= len(others) // 4 else "answers change"
+    yield (
+        f"  {words} without the image: {100 * model['tokens_changed']:.0f} % of the tokens, more than on "
+        f"{below} of {len(others)} rungs ({100 * others[0]:.0f} to {100 * others[-1]:.0f} %)"
+    )
+
+
+def _reach(found: Sequence[Prediction]) -> Iterator[str]:
+    outside: dict[str, Outside] = {each.name: each for one in found for each in one.outside}
+    for each in outside.values():
+        name = _NAMES.get(each.name, each.name)
+        yield (
+            f"  Beyond the rungs: {name} is {each.value:.2f}, theirs {each.low:.2f} to {each.high:.2f}: "
+            "the line goes on where nothing was measured."
+        )
+    yield (
+        "  The rungs are small models of drawn scenes. For another kind of model this is a guess, and how wrong "
+        "it may be is not in the interval."
+    )
+
+
+def _percents(values: Sequence[float | None]) -> str:
+    return " ".join("-" if value is None else f"{100 * value:.0f}" for value in values) + " %"
+
+
+def _range(values: Sequence[float], scale: float = 1.0, digits: int = 0) -> str:
+    low, high = (f"{scale * value:.{digits}f}" for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def _span(layers: Sequence[int]) -> str:
+    return str(layers[0]) if len(layers) == 1 else f"{layers[0]} to {layers[-1]}"

@@ -1,0 +1,151 @@
+"""Predictions beside the ladder: on rungs whose rule is known, and on rungs without any."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from seewhen.runs.diagnostics import Diagnostics, TiltShape
+from seewhen.runs.diagnostics_wording import foretold, told
+from seewhen.runs.ladder import Rung, ladder, predictions, rungs_of, scalars
+
+RUNGS = 14
+
+
+def made(rule: Any, noise: float = 0.0, seed: int = 0) -> list[Rung]:
+    """Rungs whose sampled effect of `contrast` follows a rule of their divergence."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for number in range(RUNGS):
+        facts = {
+            "divergence": float(rng.uniform(0.05, 0.5)),
+            "usual_without": float(rng.uniform(-4, -1)),
+            "recoverable_sampled": float(rng.uniform(0, 12)),
+            "asked_auroc": float(rng.uniform(0.6, 0.95)),
+            "tokens_changed": float(rng.uniform(0.1, 0.6)),
+        }
+        effect = rule(facts) + noise * float(rng.normal())
+        effects = {"contrast": {"sampled": {"chair_i": [effect, effect - 1, effect + 1]}}}
+        found.append(Rung(f"rung{number}", facts, effects))
+    return found
+
+
+def model(**changed: float) -> dict[str, float]:
+    own = {"divergence": 0.2, "usual_without": -2.0, "recoverable_sampled": 5.0, "asked_auroc": 0.8}
+    return {**own, "tokens_changed": 0.12, **changed}
+
+
+def test_a_rule_is_found_and_told_with_its_error() -> None:
+    rungs = made(lambda d: 20 * d["divergence"] - 10)
+    (one,) = predictions(model(), rungs)
+    assert one.by == ("divergence", "usual_without", "recoverable_sampled", "asked_auroc") and not one.outside
+    assert one.value == pytest.approx(20 * 0.2 - 10, abs=1.0) and one.low < -6 < one.high < 0
+    assert one.error < 0.35 * one.error_of_mean and one.rungs == RUNGS
+    (words,) = [line for line in foretold([one], rungs, model()) if "contrast" in line]
+    assert f"{one.value:+.1f} ({one.low:+.1f} to {one.high:+.1f})" in words and "likely to help" in words
+
+
+def test_without_a_rule_the_mean_of_the_rungs_is_told() -> None:
+    means = 0
+    for seed in range(20):
+        rungs = made(lambda d: -1.0, noise=3.0, seed=seed)
+        effects = [rung.effects["contrast"]["sampled"]["chair_i"][0] for rung in rungs]
+        (one,) = predictions(model(), rungs)
+        # Each rung from the mean of the others, by hand.
+        by_hand = [(value - (sum(effects) - value) / (RUNGS - 1)) ** 2 for value in effects]
+        assert one.error_of_mean == pytest.approx(math.sqrt(sum(by_hand) / RUNGS))
+        assert (one.by == ()) == (one.error >= one.error_of_mean)
+        if not one.by:
+            means += 1
+            assert one.value == pytest.approx(float(np.mean(effects)))
+            assert "the rungs' mean: its diagnostics tell no more" in "\n".join(foretold([one], rungs, model()))
+    assert means > 12
+
+
+def test_the_interval_covers_rungs_that_were_left_out() -> None:
+    covered = total = 0
+    for seed in range(12):
+        rungs = made(lambda d: 20 * d["divergence"] - 10, noise=1.5, seed=seed)
+        for number, rung in enumerate(rungs):
+            (one,) = predictions(rung.diagnostics, [*rungs[:number], *rungs[number + 1 :]])
+            covered += one.low <= rung.effects["contrast"]["sampled"]["chair_i"][0] <= one.high
+            total += 1
+    assert 0.88 < covered / total <= 1
+
+
+def test_beyond_the_rungs_it_says_so_and_is_less_sure() -> None:
+    rungs = made(lambda d: 20 * d["divergence"] - 10, noise=1.0)
+    (inside,) = predictions(model(), rungs)
+    (beyond,) = predictions(model(divergence=0.69), rungs)
+    (outside,) = beyond.outside
+    assert outside.name == "divergence" and outside.value == 0.69 > outside.high
+    assert beyond.high - beyond.low > inside.high - inside.low
+    text = "\n".join(foretold([beyond], rungs, model(divergence=0.69)))
+    assert "Beyond the rungs" in text and "0.69" in text
+    assert "Beyond the rungs" not in "\n".join(foretold([inside], rungs, model()))
+
+
+def test_photographs_know_less_and_are_predicted_by_that() -> None:
+    rungs = made(lambda d: 20 * d["divergence"] - 10)
+    unlabelled = {name: value for name, value in model().items() if name in ("divergence", "usual_without")}
+    (one,) = predictions({**unlabelled, "tokens_changed": 0.12}, rungs)
+    assert one.by == ("divergence", "usual_without")
+
+
+def test_too_few_rungs_and_none_at_all() -> None:
+    rungs = made(lambda d: 0.0)[:5]
+    assert predictions(model(), rungs) == []
+    assert "too few rungs" in "\n".join(foretold([], rungs, model()))
+    assert "does not come with this package" in "\n".join(foretold([], (), model()))
+
+
+def test_what_comes_along_is_read_or_missing() -> None:
+    for rung in ladder():  # none until it was measured
+        assert rung.name and {"divergence", "usual_without"} <= set(rung.diagnostics)
+    content = {"rungs": [{"name": "a", "diagnostics": {"divergence": 1.0}, "effects": {}, "regular": {}}]}
+    assert rungs_of(content) == (Rung("a", {"divergence": 1.0}, {}),)
+
+
+def looked(**changed: Any) -> Diagnostics:
+    spread = {"effective_before": (60.0, 70.0), "effective_after": (52.0, 120.0)}
+    mass = {"mass_before": (0.03, 0.1), "mass_after": (0.4, 0.5)}
+    apart = {"to_regular": (0.4, 0.47), "to_uniform": (0.05, 0.11)}
+    shape = TiltShape("cai", (10, 11), 144.0, (0.9, 0.98), **spread, **mass, **apart)
+    own: dict[str, Any] = {
+        "pictures": 8,
+        "tokens": 300,
+        "image_attention": (0.4, None, 0.6),
+        "divergence": 0.136,
+        "divergence_at_objects": 0.5,
+        "tokens_changed": 0.34,
+        "answers_changed": 1.0,
+        "entropy_with": 0.4,
+        "entropy_without": 0.6,
+        "perplexity_with": 1.3,
+        "perplexity_without": math.e,
+        "tilt": shape,
+    }
+    return Diagnostics(**{**own, **changed})
+
+
+def test_scalars_are_what_rungs_have() -> None:
+    found = scalars(looked(pointing=(0.2, None, 0.7), pointing_chance=0.1))
+    assert found["usual_without"] == pytest.approx(-1) and found["pointing"] == 0.7
+    assert found["image_attention"] == pytest.approx(0.5) and found["image_attention_deep"] == 0.6
+    assert found["tilt_to_uniform"] == pytest.approx(0.08) and found["effective_patches"] == pytest.approx(
+        65 / 144
+    )
+    assert "recoverable_greedy" not in found and "asked_auroc" not in found
+    assert all(isinstance(value, float) for value in found.values())
+
+
+def test_words_of_a_smear_and_of_a_tilt_that_knows_where() -> None:
+    text = "\n".join(told(looked()))
+    assert "40 - 60 %" in text and "90 to 98 %" in text and "60 to 70 before, 52 to 120 after, of 144" in text
+    assert "much nearer to a uniform tilt" in text and "AUROC" not in text and "points at" not in text
+    sharp = TiltShape("cai", (11,), 144.0, (0.5,), (60.0,), (9.0,), (0.3,), (0.5,), (0.3,), (0.28,))
+    text = "\n".join(told(looked(tilt=sharp, entropy_auroc=0.75)))
+    assert "uniform tilt than" not in text and "0.750" in text and "in layer 11:" in text
