@@ -1,7 +1,8 @@
 """Makes the captions: `python -m confirm.captions runs --exam DIR --out DIR [--processes 8]`; resumes.
 
 One gzip file of JSON lines per run: image, text, and what `confirm` tells (verdicts with all signals, sentences
-taken back, steps). `odds` asks about all 80 objects of every picture, for the ceiling.
+taken back, steps). `odds` asks about all 80 objects of every picture, for the ceiling; `blind` without a picture.
+Processes take the next run that nobody has begun, in the order of `settings.py`, until the seconds are over.
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 from confirm.kept_prompts import KeptPrompts
 from confirm.material import QUESTION, Item, photographs, scenes
-from confirm.settings import Run, everything
-from seewhen.backbones.backbone import Backbone
-from seewhen.decoding.aside import Aside
-from seewhen.decoding.judge import Judge
-from seewhen.decoding.method import Method, Parts
+from confirm.settings import WORD_LEVEL, Run, everything, fit
+from confirm.variants import AllObjects, TellsAll, WordLevel
+from seewhen.decoding.method import Method
 
-PLAIN = ("regular", "min-p", "confirm", "min-p+confirm")  # change nothing before the first new token
+PLAIN = ("regular", "min-p", "confirm", "min-p+confirm", WORD_LEVEL)  # change nothing before the first new token
 # Where each part begins in its source, and how many pictures it has.
 PLACES = {
     "photo-test": (0, 445),
     "photo-validation": (0, 300),
+    "photo-ablation": (300, 300),
     "scenes-test": (0, 200),
     "scenes-validation": (2000, 200),
     "scenes-ablation": (3000, 200),
@@ -43,7 +44,8 @@ def material(part: str, exam: Path, limit: int | None) -> tuple[Item, ...]:
     first, whole = PLACES[part]
     count = min(whole, limit or whole)
     if part.startswith("photo"):
-        return photographs(str(exam / part.removeprefix("photo-")), count)
+        folder = "test" if part == "photo-test" else "validation"
+        return photographs(str(exam / folder), first, count)
     return scenes("shifted", first, count)
 
 
@@ -90,9 +92,10 @@ class Writer:
         options: dict[str, Any] = {"max_new_tokens": run.tokens, "do_sample": False}
         if run.seed is not None:
             options["logits_processor"] = noise(run, items)
-        method = seewhen.method(run.method).prepare(tokenizer)
-        # A method that looks at the prompt's hidden states has to read it.
-        reading = self.kept.reading(items) if method.name in PLAIN else nullcontext()
+        method = method_of(run, tokenizer)
+        # A method that looks at the prompt's hidden states has to read it. On a GPU reading costs little.
+        keeps = method.name in PLAIN and self.model.device.type == "cpu"
+        reading = self.kept.reading(items) if keeps else nullcontext()
         with seewhen.attach(self.model, method, fast="off") as handle, reading, torch.inference_mode():
             output = self.model.generate(**inputs, **options, pad_token_id=tokenizer.pad_token_id)
             told = handle.trace.told
@@ -108,8 +111,7 @@ class Writer:
         import seewhen
         from seewhen.verdicts.lexicon import chair_lexicon
 
-        names = chair_lexicon().objects
-        asks = seewhen.method("confirm:lexicon=coco,verdict=asking").prepare(self.processor.tokenizer)
+        names, asks = chair_lexicon().objects, asking(self.processor.tokenizer)
         lines: list[dict[str, Any]] = [{"objects": names}]
         for start in range(0, len(items), 16):
             some = items[start : start + 16]
@@ -121,6 +123,43 @@ class Writer:
             lines += [{"image": item.name, **row} for item, row in zip(some, told, strict=True)]
         save(path, lines)
 
+    def blind(self) -> dict[str, float]:
+        """Log-odds of all 80 objects when there is no picture: the question alone."""
+        import torch
+
+        from seewhen.verdicts.lexicon import chair_lexicon
+        from seewhen.verdicts.questions import question
+
+        tokenizer, found, words = self.processor.tokenizer, {}, asking(self.processor.tokenizer).words  # type: ignore[attr-defined]
+        for name in chair_lexicon().objects:
+            content = [{"type": "text", "text": question(name, words.lexicon, words.template)}]
+            text = self.processor.apply_chat_template(
+                [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
+            )
+            ids = torch.tensor([tokenizer(text, add_special_tokens=False)["input_ids"]], device=self.model.device)
+            with torch.inference_mode():
+                logits = self.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[:, -1]
+            found[name] = round(float(words.answers.log_odds(logits)), 4)
+        return found
+
+
+def asking(tokenizer: Any) -> Method:
+    """`confirm` that can put questions about the 80 objects."""
+    import seewhen
+
+    return seewhen.method("confirm:lexicon=coco,verdict=asking").prepare(tokenizer)
+
+
+def method_of(run: Run, tokenizer: Any) -> Method:
+    """What makes a run's captions."""
+    import seewhen
+    from seewhen.verdicts.lexicon import chair_lexicon
+
+    if run.method == WORD_LEVEL:
+        return WordLevel(tuple(chair_lexicon().objects), asking(tokenizer))
+    method = seewhen.method(run.method).prepare(tokenizer)
+    return TellsAll(method) if run.note == "again" else method
+
 
 def save(path: Path, lines: Sequence[dict[str, Any]]) -> None:
     """Gzip JSON lines, in place only when whole."""
@@ -128,33 +167,6 @@ def save(path: Path, lines: Sequence[dict[str, Any]]) -> None:
     temporary = path.with_suffix(".part")
     temporary.write_bytes(gzip.compress(text.encode(), mtime=0))
     temporary.rename(path)
-
-
-@dataclass(frozen=True)
-class AllObjects(Method):
-    """Asks about every object once the prompt is read, in the words of `asks`."""
-
-    name: ClassVar[str] = "all-objects"
-    names: tuple[str, ...]
-    asks: Method
-
-    def parts(self, backbone: Backbone) -> Parts:
-        """A judge that asks at the end."""
-        words = self.asks.words.on(backbone.image_token_ids)  # type: ignore[attr-defined]
-        questions = [words.question(name) for name in self.names]
-
-        class Ask(Judge):
-            def __init__(self, aside: Aside) -> None:
-                self.aside = aside
-
-            def finish(self, tokens: Sequence[list[int]]) -> list[dict[str, Any]]:
-                return [{"odds": self._odds(row)} for row in range(len(tokens))]
-
-            def _odds(self, row: int) -> list[float]:
-                logits = self.aside.ask([row] * len(questions), questions)
-                return [round(value, 4) for value in words.answers.log_odds(logits).tolist()]
-
-        return Parts(judge=Ask)
 
 
 def noise(run: Run, items: Sequence[Item]) -> Any:
@@ -172,7 +184,7 @@ def noise(run: Run, items: Sequence[Item]) -> Any:
 
 
 def work(given: argparse.Namespace, model: str, todo: Sequence[Run | str]) -> None:
-    """One process: one model, some runs."""
+    """One process: one model, and of the runs that are to be made those that nobody else has begun."""
     import torch
 
     warnings.filterwarnings("ignore")
@@ -181,19 +193,35 @@ def work(given: argparse.Namespace, model: str, todo: Sequence[Run | str]) -> No
     for run in todo:
         part, name = (run, f"{run}.odds") if isinstance(run, str) else (run.part, run.name)
         path = given.out / f"{name}.jsonl.gz"
-        if path.exists():
+        if time.time() > given.until:
+            return
+        try:
+            with FileLock(given.out / f".{name}.lock", blocking=False):
+                if path.exists():
+                    continue
+                items = material(part, given.exam, given.limit)
+                if isinstance(run, str):
+                    writer.odds(items, path)
+                else:
+                    writer.write(run, items, path)
+                print(path.name, flush=True)
+        except Timeout:
             continue
-        items = material(part, given.exam, given.limit)
-        if isinstance(run, str):
-            writer.odds(items, path)
-        else:
-            writer.write(run, items, path)
-        print(path.name, flush=True)
+
+
+def write_blind(given: argparse.Namespace, model: str) -> None:
+    """Odds less those without a picture, as a fit of the study's own."""
+    from seewhen.verdicts.verdict import Logistic, Verdict
+
+    found = Writer(model, 1, given.device).blind()
+    less = Logistic(0.0, {"odds": 1.0}, {name: -value for name, value in found.items()})
+    about = {"what": "asking, less the odds of the same question without a picture"}
+    Verdict(less, less, about=about).save(Path(fit("blind", model)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m confirm.captions", description=__doc__.splitlines()[0])
-    parser.add_argument("stage", choices=["runs", "odds"])
+    parser.add_argument("stage", choices=["runs", "odds", "blind"])
     parser.add_argument("--exam", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="*", default=[""], help="runs whose name contains one of these")
@@ -202,16 +230,21 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--limit", type=int)
     parser.add_argument("--device")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no run is begun after that")
     given = parser.parse_args()
+    given.until = time.time() + given.seconds
     given.out.mkdir(parents=True, exist_ok=True)
+    if given.stage == "blind":
+        for model in given.models:
+            write_blind(given, model)
+        return
     planned: list[Run | str] = list(ASKED) if given.stage == "odds" else list(everything())
     todo = [r for r in planned if any(text in (r if isinstance(r, str) else r.name) for text in given.only)]
     jobs = []
     for model in given.models:
         mine = [r for r in todo if (r if isinstance(r, str) else r.part).startswith(model)]
-        jobs += [(given, model, mine[n :: given.processes]) for n in range(given.processes)]
-    jobs = [job for job in jobs if job[2]]
-    if given.processes == 1 and len(jobs) == 1:
+        jobs += [(given, model, mine)] * given.processes if mine else []
+    if len(jobs) == 1:
         work(*jobs[0])
         return
     running = [get_context("spawn").Process(target=work, args=job) for job in jobs]

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from confirm.captions import material
-from confirm.verdicts import MODELS, lines
+from confirm.score import lines
+from confirm.verdicts import DATA, MODELS
 from seewhen.verdicts.ceiling import Draws, Pairs, calibration, separations
 from seewhen.verdicts.verdict import WRITTEN, Signals, Verdict
 
 RESULT = Path(__file__).with_name("detector.json")
-DATA = Path(__file__).parents[2] / "src" / "seewhen" / "verdicts" / "data"
 CAPTIONS = {"greedy": ("greedy",), "sampled": tuple(f"t1-s{seed}" for seed in range(5))}
 COLUMNS = {
     "verdict": "verdict of `confirm`",

@@ -32,13 +32,13 @@ class Item:
 
 
 @cache
-def photographs(folder: str, count: int) -> tuple[Item, ...]:
-    """The first `count` of a folder that `python -m photographs exam` made."""
+def photographs(folder: str, first: int, count: int) -> tuple[Item, ...]:
+    """Some of a folder that `python -m photographs exam` made."""
     place = Path(folder)
     table = json.loads(gzip.decompress((place / "coco_objects.json.gz").read_bytes()))
     names = table["categories"]
     shown = {int(key): frozenset(names[i] for i in ids) for key, ids in table["images"].items()}
-    chosen = [int(line) for line in (place / "chair.txt").read_text("utf-8").split()][:count]
+    chosen = [int(line) for line in (place / "chair.txt").read_text("utf-8").split()][first : first + count]
     return tuple(Item(str(n), str(place / "val2014" / f"COCO_val2014_{n:012d}.jpg"), shown[n]) for n in chosen)
 
 

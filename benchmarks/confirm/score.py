@@ -6,9 +6,10 @@ python -m confirm.score RUNS --exam DIR --out results/scores.json
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confirm.captions import PLACES, material
-from confirm.verdicts import lines
 from seewhen.verdicts.ceiling import DOUBT, Pairs, ceiling
 from seewhen.verdicts.lexicon import chair_lexicon
 from seewhen.verdicts.reader import read_mentions
@@ -26,6 +26,13 @@ from seewhen.verdicts.sentences import sentence_ends
 REPLICATES, SEED, CUTS = 2000, 0, (2, 3, 4)
 METRICS = ("chair_s", "chair_i", "chair_i_unique", "recall", "f1", "words", "asked", "steps", "taken_back")
 Array = NDArray[np.float64]
+
+
+def lines(path: Path) -> Iterator[dict[str, Any]]:
+    """What a run wrote, its head first."""
+    with gzip.open(path, "rt", encoding="utf-8") as stream:
+        for line in stream:
+            yield json.loads(line)
 
 
 @dataclass(frozen=True)

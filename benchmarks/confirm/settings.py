@@ -1,7 +1,7 @@
 """Every run of the study. Fits use validation material, ablations pictures of their own; test is asked once.
 
-The headline is `confirm` as it comes: the shipped verdict at threshold 0. Nothing was chosen on test pictures; the
-other thresholds are there to draw the curve.
+The headline is `confirm` as it comes: the shipped verdict, its threshold chosen on validation pictures.
+Nothing was chosen on test pictures; the other thresholds are there to draw the curve.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ PHRASINGS = {
     "show": "Does this image show a {object}?",
     "present": "Is a {object} present in this picture?",
 }
-PARTS = ("photo-test", "photo-validation", "scenes-test", "scenes-validation", "scenes-ablation")
+PARTS = tuple(f"{model}-{part}" for model in ("photo", "scenes") for part in ("validation", "test", "ablation"))
+TRIED = (-2.0, -1.5, -1.0, -0.5, 0.0)  # thresholds that one is chosen of, on validation pictures
+# Fits that are not shipped: without the number of the attempt; odds less those without an image.
+FITS = "benchmarks/confirm/fits"
+WORD_LEVEL = "word-level"  # no method of the package
 Seeds = tuple[int | None, ...]
 
 
@@ -44,6 +48,11 @@ def confirm(**parameters: object) -> str:
     return f"confirm:{given}"
 
 
+def fit(kind: str, part: str) -> str:
+    """The file of a fit of the study's own."""
+    return f"{FITS}/{kind}_{'photo' if part.startswith('photo') else 'packaged'}.json"
+
+
 MARK = confirm(on_denied="mark", verdict="asking")
 
 
@@ -55,64 +64,72 @@ def _asking(part: str, threshold: float, seeds: Seeds) -> list[Run]:
     return _runs(part, confirm(verdict="asking", threshold=threshold), seeds, f"asking{threshold:g}")
 
 
-def _verdict(part: str, threshold: float, seeds: Seeds, before: str = "", **more: object) -> list[Run]:
-    method = before + confirm(threshold=threshold)
-    return _runs(part, method, seeds, f"{before}verdict{threshold:g}", **more)
+def _verdict(part: str, threshold: float, seeds: Seeds) -> list[Run]:
+    return _runs(part, confirm(threshold=threshold), seeds, f"verdict{threshold:g}")
 
 
-def validation() -> list[Run]:
-    """What the verdicts are fitted on: signals of captions that nothing was taken back from."""
-    parts = ("photo-validation", "scenes-validation")
-    return [run for part in parts for run in _runs(part, MARK, (None, 0, 1), "mark")]
+def _comes(part: str, seeds: Seeds, before: str = "", **more: object) -> list[Run]:
+    """The threshold that comes with the verdict."""
+    return _runs(part, before + confirm(), seeds, f"{before}comes", **more)
 
 
-def photographs() -> list[Run]:
-    """On two cores a caption with questions takes two seconds, so: one seed."""
-    part = "photo-test"
+def validation(model: str) -> list[Run]:
+    """What the verdict is fitted on: captions that nothing was taken back from, and further attempts by a first
+    fit; and what its threshold is chosen by."""
+    part = f"{model}-validation"
+    runs = _runs(part, MARK, (None, 0, 1), "mark")
+    runs += _runs(part, confirm(verdict=fit("first", part), threshold=0.0), (0, 1), "again")
+    return runs + [run for threshold in TRIED for run in _verdict(part, threshold, (0, 1))]
+
+
+def test(model: str) -> list[Run]:
+    """In the order of their worth."""
+    part = f"{model}-test"
     runs = _runs(part, "regular", (None, *FIVE)) + _runs(part, MARK, (None, *FIVE), "mark")
-    runs += _verdict(part, 0.0, ONE) + _verdict(part, -1.0, ONE) + _asking(part, 0.0, ONE)
-    runs += [Run(part, "regular", 0, temperature=t) for t in COOLER]
-    runs += _runs(part, "min-p", ONE)
-    runs += _asking(part, 0.0, (None,)) + _verdict(part, 0.0, (None,))
-    runs += _asking(part, 1.0, ONE) + _verdict(part, 1.0, ONE) + _asking(part, 1.0, (None,))
-    runs += [Run(part, "locore:beta=0.6", None)]
-    runs += _verdict(part, 0.0, ONE, before="min-p+")
-    return runs
-
-
-def scenes() -> list[Run]:
-    """Drawn scenes are cheap."""
-    part = "scenes-test"
-    runs = _runs(part, "regular", (None, *FIVE)) + _runs(part, MARK, (None, *FIVE), "mark")
-    runs += _verdict(part, 0.0, (None, *FIVE)) + _asking(part, 0.0, (None, *THREE))
-    for threshold in (-1.0, 1.0, 2.0, 3.0):
-        runs += _asking(part, threshold, (None, 0)) + _verdict(part, threshold, (None, 0))
-    runs += _verdict(part, -1.0, (1, 2))
-    runs += [Run(part, "regular", seed, temperature=t) for t in COOLER for seed in FIVE]
-    runs += _runs(part, "min-p", FIVE) + _verdict(part, 0.0, ONE, before="min-p+")
-    runs += _verdict(part, 0.0, ONE, temperature=0.5)
-    runs += _verdict(part, 0.0, (None, 0), before="cai+") + _runs(part, "cai", (None, 0))
+    runs += _comes(part, (None, *FIVE)) + _verdict(part, 0.0, (None, 0)) + _asking(part, 0.0, (None, 0))
+    runs += [Run(part, "regular", seed, temperature=t) for t in COOLER for seed in FIVE] + _runs(
+        part, "min-p", FIVE
+    )
+    runs += _verdict(part, -1.0, (None, 0)) + _verdict(part, 1.0, (None, 0)) + _asking(part, 1.0, (None, 0))
+    runs += _comes(part, FIVE, before="min-p+") + _comes(part, FIVE, temperature=0.5)
+    runs += _runs(part, "regular", (None, *THREE), tokens=128) + _comes(part, (None, *THREE), tokens=128)
+    for threshold in (2.0, 3.0):
+        runs += _verdict(part, threshold, (None, 0)) + _asking(part, threshold, (None, 0))
+    runs += _asking(part, -1.0, (None, 0)) + _verdict(part, 0.0, (1, 2, 3, 4)) + _asking(part, 0.0, (1, 2))
     runs += [Run(part, f"locore:beta={beta}", None) for beta in (0.3, 0.6, 0.9)]
-    runs += _runs(part, "regular", (None, 0), tokens=128) + _verdict(part, 0.0, (None, 0), tokens=128)
+    runs += _runs(part, "cai", (None, 0)) + _comes(part, (None, 0), before="cai+")
     return runs
 
 
-def ablations() -> list[Run]:
-    """Sampled, the shipped verdict at threshold 0, on scenes that neither a fit nor a table has seen."""
-    part = "scenes-ablation"
-    runs = _runs(part, "regular", ONE) + _verdict(part, 0.0, ONE)
+def ablations(model: str) -> list[Run]:
+    """Sampled, the shipped verdict, on pictures that neither a fit nor a table has seen."""
+    part = f"{model}-ablation"
+    runs = _runs(part, "regular", (None, 0)) + _comes(part, (None, 0))
+    runs += _asking(part, 0.0, (None, 0))
+    runs += _runs(part, confirm(verdict=fit("blind", part), threshold=0.0), (None, 0), "blind")
+    runs += _runs(part, WORD_LEVEL, (None, 0), WORD_LEVEL)
+    runs += _verdict(part, 0.0, ONE) + _runs(
+        part, confirm(verdict=fit("first", part), threshold=0.0), ONE, "no-attempt"
+    )
+    runs += _runs(part, confirm(on_denied="stop"), ONE, "stop")
     for retries in (0, 1, 4):
         runs += _runs(part, confirm(retries=retries), ONE, f"retries{retries}")
-    runs += _runs(part, confirm(on_denied="stop"), ONE, "stop")
-    runs += _runs(part, "confirm", ONE, "open")
-    for doubt, levels in (("entropy", (0.5, 1.0, 1.5, 2.0)), ("probability", (0.1, 0.3, 0.5, 0.7))):
-        for level in levels:
-            runs += _runs(part, confirm(doubt=doubt, when=level), ONE, f"{doubt}{level:g}")
     for name, question in PHRASINGS.items():
         runs += _runs(part, confirm(question=question), ONE, f"question-{name}")
-    return runs
+    for doubt, levels in (("probability", (0.1, 0.3, 0.5, 0.7)), ("entropy", (0.5, 1.0, 1.5, 2.0))):
+        for level in levels:
+            runs += _runs(part, confirm(doubt=doubt, when=level), ONE, f"{doubt}{level:g}")
+    return runs + _runs(part, "confirm", ONE, "open")
 
 
 def everything() -> list[Run]:
-    """In the order of their worth."""
-    return [*photographs(), *scenes(), *ablations(), *validation()]
+    """In the order of their worth: what others are fitted on, then a test and an ablation by turns."""
+    runs = []
+    for model in ("photo", "scenes"):
+        runs += validation(model)
+        tests, others = test(model), ablations(model)
+        each = -(-len(tests) // len(others))
+        for number, other in enumerate(others):
+            runs += [*tests[number * each : (number + 1) * each], other]
+        runs += tests[len(others) * each :]
+    return runs

@@ -114,6 +114,7 @@ class JudgedCall:
         self.session, self.prompt, self.choosing = session, prompt, choosing
         self.stepper, self.judge, self.aside = stepper, judge, aside
         self.rows = [Row() for _ in prompt]
+        self.read: list[list[int]] = prompt.tolist()
         config, pad = choosing.config, choosing.config._pad_token_tensor
         self.longest = config.max_length - prompt.shape[1]
         self.pad = 0 if pad is None else int(pad)
@@ -176,11 +177,10 @@ class JudgedCall:
         if all(len(row.tokens) == longest for row in self.rows):
             return torch.cat([self.prompt, self.prompt.new_tensor([row.tokens for row in self.rows])], dim=1)
         rows = []
-        for prompt, row in zip(self.prompt, self.rows, strict=True):
-            own = prompt.new_tensor(row.tokens)
-            missing = prompt.new_full((longest - len(own),), self.pad)
-            rows.append(torch.cat([prompt, own, missing] if row.done else [missing, prompt, own]))
-        return torch.stack(rows)
+        for prompt, row in zip(self.read, self.rows, strict=True):
+            missing = [self.pad] * (longest - len(row.tokens))
+            rows.append([*prompt, *row.tokens, *missing] if row.done else [*missing, *prompt, *row.tokens])
+        return self.prompt.new_tensor(rows)
 
     def _rule(self, logits: Tensor, last: bool) -> None:
         running = [not row.done for row in self.rows]

@@ -54,12 +54,16 @@ class Sentences(Judge):
     def logits(self, tokens: Sequence[list[int]], logits: Tensor) -> Tensor:
         """Words of denied objects cannot be chosen. Where a method leaves nothing else, the row is stuck."""
         self.stuck = set()
-        barred = {row: self.words.barred(a.forbidden, tokens[row]) for row, a in enumerate(self.answers)}
-        if not any(barred.values()):
+        barred = [
+            (row, token)
+            for row, answer in enumerate(self.answers)
+            for token in sorted(self.words.barred(answer.forbidden, tokens[row]))
+        ]
+        if not barred:
             return logits
         allowed = logits.clone()
-        for row, ids in barred.items():
-            allowed[row, sorted(ids)] = -torch.inf
+        rows, ids = torch.tensor(barred, device=logits.device).T
+        allowed[rows, ids] = -torch.inf
         none = ~allowed.isfinite().any(dim=1)
         self.stuck = {row for row, nothing in enumerate(none.tolist()) if nothing}
         return torch.where(none[:, None], logits, allowed)

@@ -18,7 +18,10 @@ from seewhen.verdicts.lexicon import Lexicon, english
 
 _BEGUN = 3  # letters; a shorter beginning says nothing
 MOST_SPELLINGS = 400  # of one object: "person" has dozens of synonyms
-_MOST_KNOWN = 64  # sets of denied objects that are remembered
+
+
+# How an object's words may have begun -> what can come next -> other objects with a word that begins so.
+Continued = dict[str, dict[str, frozenset[str]]]
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Forbidden:
 
     lexicon: Lexicon
     _spelled: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    _known: dict[frozenset[str], dict[str, set[str]]] = field(default_factory=dict)
+    _continued: dict[str, Continued] = field(default_factory=dict)
 
     def spellings(self, name: str) -> tuple[str, ...]:
         """An object's words in small letters: synonyms, inflected, joined, hyphenated and split."""
@@ -50,38 +53,53 @@ class Forbidden:
         """Every spelling of every object, in order."""
         return sorted((form, name) for name in self.lexicon.objects for form in self.spellings(name))
 
+    @cached_property
+    def _longest(self) -> int:
+        return max((len(form) for form, _ in self._all), default=1)
+
     def pieces(self, denied: Collection[str], before: str) -> set[str]:
         """What may not follow the text `before`, in small letters: with it a word of a denied object would be
         complete, or begun as no other object's word begins."""
-        after = self._after(frozenset(denied))
-        tail = before[-max(map(len, after), default=0) :].lower()
-        first = {f" {piece}" for piece in after.get("", ())}
-        if not tail or not tail[-1].isalnum():  # at the start, or after a sign
-            first |= after.get("", set())
-        begins = (place for place in range(len(tail)) if not place or not tail[place - 1].isalnum())
-        return first.union(*(after.get(tail[place:], set()) for place in begins))
+        names, text, found = frozenset(denied), before.lower(), set[str]()
+        begins = range(max(len(text) - self._longest, 0), len(text))
+        tails = [text[place:] for place in begins if not place or not text[place - 1].isalnum()]
+        for name in names:
+            continued = self._after(name)
+            first = _unshared(continued.get("", {}), names)
+            found.update(f" {piece}" for piece in first)
+            if not text or not text[-1].isalnum():  # at the start, or after a sign
+                found.update(first)
+            for tail in tails:
+                found.update(_unshared(continued.get(tail, {}), names))
+        return found
 
-    def _after(self, denied: frozenset[str]) -> dict[str, set[str]]:
-        """How each word may have begun -> what may not come next."""
-        if denied not in self._known:
-            found: dict[str, set[str]] = {}
-            for form in (form for name in denied for form in self.spellings(name)):
-                ends = [end for end in range(1, len(form)) if self._is_begun(form[:end], denied)]
+    def _after(self, name: str) -> Continued:
+        """Of one object; made once."""
+        if name not in self._continued:
+            found: Continued = {}
+            for form in self.spellings(name):
+                begun = ((end, self._begun(form[:end], name)) for end in range(1, len(form)))
+                ends = {end: others for end, others in begun if others is not None}
                 for said in range(len(form)):
-                    rest = {form[said:end] for end in (*ends, len(form)) if end > said}
-                    found.setdefault(form[:said], set()).update(rest)
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[denied] = found
-        return self._known[denied]
+                    rest = found.setdefault(form[:said], {})
+                    rest.update({form[said:end]: others for end, others in ends.items() if end > said})
+            for form in self.spellings(name):  # a whole word is the object's, whoever begins alike
+                for said in range(len(form)):
+                    found[form[:said]][form[said:]] = frozenset()
+            self._continued[name] = found
+        return self._continued[name]
 
-    def _is_begun(self, start: str, denied: Collection[str]) -> bool:
-        """Whether these letters can only become a word of a denied object."""
+    def _begun(self, start: str, name: str) -> frozenset[str] | None:
+        """The other objects with a word that begins with these letters; None if they say too little."""
         if sum(map(str.isalpha, start)) < _BEGUN or not start[-1].isalpha() or start in english("whole"):
-            return False
-        place = bisect_left(self._all, (start, ""))
+            return None
+        others, place = set[str](), bisect_left(self._all, (start, ""))
         while place < len(self._all) and self._all[place][0].startswith(start):
-            if self._all[place][1] not in denied:
-                return False
+            others.add(self._all[place][1])
             place += 1
-        return True
+        return frozenset(others - {name})
+
+
+def _unshared(continued: dict[str, frozenset[str]], denied: frozenset[str]) -> list[str]:
+    """What says a denied object and no other."""
+    return [piece for piece, others in continued.items() if others <= denied]
