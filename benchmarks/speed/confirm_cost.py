@@ -30,6 +30,7 @@ from seewhen.runs.versions import package_versions
 
 SENTENCES, ASKED, AGAIN, QUESTION = 5, (0, 2, 4), 1, 18
 CAPTURING = 2  # rounds that do not count: the first captures steps, the second prompts
+NEVER = 10**6  # no token; a least number of tokens would have to be looked after by the host
 
 
 class Plan(Judge):
@@ -72,7 +73,7 @@ class Planned(Method):
 def measure(model: Any, inputs: dict[str, Any], tokens: int, rounds: int) -> dict[str, Any]:
     """Seconds of whole answers, variant by variant, in turns."""
     on_gpu, batch = torch.cuda.is_available(), len(inputs["input_ids"])
-    options = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
+    options = {"max_new_tokens": tokens, "eos_token_id": NEVER, "do_sample": False, "pad_token_id": 0}
     variants: dict[str, Method] = {
         "regular": seewhen.method("regular"),
         "judge": Planned(tokens),

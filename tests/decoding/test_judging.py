@@ -171,6 +171,19 @@ class Again(Judge):
         return Ruling(settle, again)
 
 
+class AgainAhead(Again):
+    """The same, before cuts; a captured step may run ahead of it."""
+
+    def logits(self, tokens: Sequence[list[int]], logits: Tensor) -> Tensor:
+        return super().scores(tokens, logits)
+
+    def scores(self, tokens: Sequence[list[int]], scores: Tensor) -> Tensor:
+        return scores
+
+    def accepts(self, tokens: Sequence[list[int]], chosen: Sequence[int | None]) -> bool:
+        return not any(token in self.forbidden[row] for row, token in enumerate(chosen))
+
+
 class Expects:
     """What `Again` leaves: where its sentences begin, one more token is forbidden from there on."""
 
@@ -191,6 +204,7 @@ class Expects:
         return scores
 
 
+WAYS = [("off", Again), ("graph", Again), ("graph", AgainAhead)]
 METHODS = {
     "alone": None,
     "adaptive gate": seewhen.method("cai", start_layer=0),
@@ -199,23 +213,23 @@ METHODS = {
 
 
 @families
-@two_ways
+@pytest.mark.parametrize(("fast", "judge"), WAYS)
 @pytest.mark.parametrize("beside", METHODS)
-def test_taken_back_is_as_if_never_said(family, fast, beside):
+def test_taken_back_is_as_if_never_said(family, fast, judge, beside):
     if beside == "contrast" and family in ("gemma3", "paligemma"):
         beside = "alone"
     model, inputs = tiny.model(family), tiny.inputs(family, rows=2, text_lengths=(5, 8))
     other = METHODS[beside]
     if family == "gemma3":  # its window slides over columns that were taken back
         with (
-            seewhen.attach(model, Judged(Again, other, 3.0), fast=fast),
+            seewhen.attach(model, Judged(judge, other, 3.0), fast=fast),
             pytest.raises(UnsupportedMode, match="last 8"),
         ):
             generate(model, inputs)
         return
     with seewhen.attach(model, other or "regular", fast="off"):
         expected = generate(model, inputs, logits_processor=[Expects()])
-    with seewhen.attach(model, Judged(Again, other, 3.0), fast=fast) as handle:
+    with seewhen.attach(model, Judged(judge, other, 3.0), fast=fast) as handle:
         output = generate(model, inputs)
         trace = handle.trace
     assert torch.equal(output.sequences, expected.sequences)
@@ -224,18 +238,18 @@ def test_taken_back_is_as_if_never_said(family, fast, beside):
     assert torch.equal(trace.tokens.T, output.sequences[:, -TOKENS:])
 
 
-@two_ways
-def test_rows_go_back_by_themselves(fast):
+@pytest.mark.parametrize(("fast", "judge"), WAYS)
+def test_rows_go_back_by_themselves(fast, judge):
     model = tiny.model("llava")
     inputs = tiny.inputs("llava", rows=3)
-    make = lambda aside: Again(aside, only=(1,))  # noqa: E731
+    make = lambda aside: judge(aside, only=(1,))  # noqa: E731
     with seewhen.attach(model, Judged(make, budget=3.0), fast=fast):
         batch = generate(model, inputs)
     with seewhen.attach(model, "regular", fast=fast):
         regular = generate(model, inputs)
     for row in (0, 2):
         assert torch.equal(batch.sequences[row], regular.sequences[row])
-    with seewhen.attach(model, Judged(lambda aside: Again(aside, only=(0,)), budget=3.0), fast=fast):
+    with seewhen.attach(model, Judged(lambda aside: judge(aside, only=(0,)), budget=3.0), fast=fast):
         single = generate(model, tiny.inputs("llava", rows=3, only=1))
     assert torch.equal(batch.sequences[1, -TOKENS:], single.sequences[0, -TOKENS:])
     assert not torch.equal(batch.sequences[1], regular.sequences[1])
@@ -255,12 +269,58 @@ class Collects:
         self.tokens.append(-1)
 
 
-@two_ways
-def test_a_streamer_never_sees_what_is_taken_back(fast):
+@pytest.mark.parametrize(("fast", "judge"), WAYS)
+def test_a_streamer_never_sees_what_is_taken_back(fast, judge):
     model, inputs, streamer = tiny.model("llava"), tiny.inputs("llava"), Collects()
-    with seewhen.attach(model, Judged(Again, budget=3.0), fast=fast):
+    with seewhen.attach(model, Judged(judge, budget=3.0), fast=fast):
         output = generate(model, inputs, streamer=streamer)
     assert streamer.tokens == [*output.sequences[0, -TOKENS:].tolist(), -1]
+
+
+def passes(model: Any, make: Callable[[Aside], Judge], **options: Any) -> tuple[int, Tensor]:
+    """How often the decoder runs in captured steps, and what comes out."""
+    counted: list[int] = []
+    handle = Backbone.of(model).decoder.register_forward_hook(lambda *_: counted.append(1))
+    try:
+        with seewhen.attach(model, Judged(make, budget=3.0), fast="graph"):
+            sequences = generate(model, tiny.inputs("llava"), **options).sequences
+    finally:
+        handle.remove()
+    return len(counted), sequences
+
+
+def test_a_step_runs_ahead_of_its_judge_by_one():
+    """What the judge lets through costs no pass; what it takes back, or refuses, one more."""
+    model = tiny.model("llava")
+    plain, expected = passes(model, lambda aside: Judge())
+    assert plain == TOKENS
+    waits, sequences = passes(model, Again)
+    ahead, same = passes(model, AgainAhead)
+    assert torch.equal(sequences, same) and not torch.equal(sequences, expected)
+    assert waits < ahead <= waits + 2 * (TOKENS // 3)
+    scored, as_plain = passes(model, lambda aside: Judge(), output_scores=True)  # the host needs the scores
+    assert scored == TOKENS and torch.equal(as_plain, expected)
+
+
+@pytest.mark.parametrize("options", [{"top_k": 0}, {"top_k": 5}, {"min_p": 0.2, "top_k": 0, "temperature": 2.0}])
+def test_sampled_ahead_of_its_judge(options):
+    """A judge without wishes gets what regular captured steps draw; one with wishes never sees them broken."""
+    model, inputs, drawn = tiny.model("llava"), tiny.inputs("llava", rows=2), []
+    for method in ("regular", Judged()):
+        torch.manual_seed(5)
+        with seewhen.attach(model, method, fast="graph"):
+            drawn.append(generate(model, inputs, do_sample=True, **options).sequences)
+    assert torch.equal(*drawn)
+    for seed in range(6):
+        judges: list[AgainAhead] = []
+        make = lambda aside, judges=judges: judges.append(AgainAhead(aside)) or judges[-1]  # noqa: E731
+        torch.manual_seed(seed)
+        with seewhen.attach(model, Judged(make, budget=3.0), fast="graph"):
+            output = generate(model, inputs, do_sample=True, **options).sequences[:, -TOKENS:].tolist()
+        for row, words in judges[0].forbidden.items():
+            assert len(words) == TOKENS // 3
+            for number, word in enumerate(words):
+                assert word not in output[row][3 * number :]
 
 
 @pytest.mark.parametrize("options", [{"num_beams": 2}, {"num_return_sequences": 2, "do_sample": True}])

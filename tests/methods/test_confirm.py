@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,10 +16,12 @@ from transformers import LogitsProcessor
 import seewhen
 import tiny
 from seewhen.backbones.backbone import Backbone
+from seewhen.backbones.prompts import chat_prompt, model_inputs
 from seewhen.decoding.aside import Aside
 from seewhen.decoding.method import Method
 from seewhen.errors import InvalidInput, InvalidMethod, SeewhenError, UnsupportedMode, UnsupportedModel
 from seewhen.methods.confirm_words import Words
+from seewhen.scenes import render, sample
 from seewhen.verdicts.lexicon import lexicon_named
 from seewhen.verdicts.questions import QUESTION
 from seewhen.verdicts.reader import read_mentions
@@ -130,6 +133,60 @@ def test_rows_do_not_disturb_each_other(fast):
         single, _ = generate("llava", confirm(threshold=0.3), rows=3, only=row, fast=fast)
         own = batch[row][: single.shape[1]]
         assert torch.equal(own, single[0]) and not batch[row][single.shape[1] :].any()
+
+
+@pytest.fixture(scope="module")
+def packaged():
+    return seewhen.load("packaged", device="cpu", dtype="float32")
+
+
+def described(packaged: Any, method: str, fast: str, scenes: Sequence[int], **options: Any) -> tuple[Any, Any]:
+    """Captions of drawn scenes by the packaged model in one batch, and what was told."""
+    model, processor = packaged
+    pictures = [[render(sample("shifted", number))] for number in scenes]
+    prompts = [chat_prompt(processor, "Please describe this image in detail.", 1)] * len(pictures)
+    inputs = model_inputs(model, processor, pictures, prompts)
+    prepared = seewhen.method(method).prepare(processor.tokenizer)
+    with seewhen.attach(model, prepared, fast=fast) as handle, torch.inference_mode():
+        output = model.generate(
+            **inputs, **{"max_new_tokens": 40, "do_sample": False, "pad_token_id": 0, **options}
+        )
+        return output[:, inputs["input_ids"].shape[1] :], handle.trace.told
+
+
+def test_captured_steps_that_run_ahead_say_the_same(packaged):
+    """Sentences are taken back, words forbidden and refused; the answers are those of transformers' own steps."""
+    method = "confirm:lexicon=coco,threshold=1.5"
+    for scenes in ([0, 1, 2], [3]):
+        expected, told = described(packaged, method, "off", scenes)
+        tokens, also = described(packaged, method, "graph", scenes)
+        assert torch.equal(tokens, expected)
+        assert [[v["verdict"] for v in row["verdicts"]] for row in also] == [
+            [v["verdict"] for v in row["verdicts"]] for row in told
+        ]
+        assert any(row["taken_back"] for row in told)
+        assert [row["taken_back"] for row in also] == [
+            [
+                {**said, "denied": [pytest.approx(one, abs=1e-2) for one in said["denied"]]}
+                for said in row["taken_back"]
+            ]
+            for row in told
+        ]
+
+
+def test_sampled_ahead_the_promise_is_kept(packaged):
+    method, backs = "confirm:lexicon=coco,threshold=1.0,verdict=auto", 0
+    for seed, cut in ((0, {}), (1, {"top_k": 20}), (2, {"min_p": 0.1})):
+        torch.manual_seed(seed)
+        given = {"do_sample": True, "top_k": 0, **cut}
+        tokens, told = described(packaged, method, "graph", [seed, seed + 3], **given)
+        for row, of_row in zip(tokens.tolist(), told, strict=True):
+            said = packaged[1].tokenizer.decode(row, skip_special_tokens=True)
+            denied = {one["object"] for back in of_row["taken_back"] for one in back["denied"]}
+            marked = {v["object"] for v in of_row["verdicts"] if v["verdict"] == "denied"}
+            assert {m.object for m in read_mentions(said, LEXICON)} & denied <= marked
+            backs += len(of_row["taken_back"])
+    assert backs
 
 
 OTHERS = {

@@ -23,6 +23,7 @@ from transformers.cache_utils import DynamicLayer, StaticLayer
 from transformers.masking_utils import create_masks_for_generate
 
 from seewhen.decoding.prefill import Prefill
+from seewhen.decoding.sending import sent
 from seewhen.decoding.sequence import ATTRIBUTE
 from seewhen.errors import UnsupportedMode
 
@@ -55,6 +56,8 @@ class Aside:
         self._session, self._cache, self._backbone = session, cache, session.backbone
         self._plain = _is_plain(cache, self.prefill)
         self._read: dict[tuple[int, int], DynamicCache] = {}  # the prompt of a row up to a column, read again
+        self._images: list[int] | None = None  # the column behind each row's last image
+        self._starts: dict[tuple[int, int], Tensor] = {}  # the position that follows a column of a row's prompt
         self.filled = sequence.prompt_length  # columns of the running cache; the loop counts on
 
     @property
@@ -122,17 +125,21 @@ class Aside:
             return self.filled
         if after == "prompt":
             return prompt
-        columns = self.prefill.image_mask[row].nonzero()
-        if not len(columns):
+        if self._images is None:  # all rows at once: each look at the device holds up decoding
+            places = torch.arange(1, self.prefill.image_mask.shape[1] + 1, device=self.prefill.image_mask.device)
+            self._images = (self.prefill.image_mask * places).amax(dim=1).tolist()
+        if not self._images[row]:
             raise UnsupportedMode("This row has no image to ask about.", "Ask after the prompt instead.")
-        return int(columns.max()) + 1
+        return self._images[row]
 
     def _start(self, row: int, end: int) -> Tensor:
         """The position of a question's first token, ([axes,] 1)."""
         positions = self.prefill.position_ids[..., row, :]
         if end < positions.shape[-1]:  # where the prompt itself went on, behind padding that may follow the image
-            end += int((~self.prefill.padding[row, end:]).int().argmax())
-            return positions[..., end : end + 1]
+            if (row, end) not in self._starts:
+                place = end + int((~self.prefill.padding[row, end:]).int().argmax())
+                self._starts[row, end] = positions[..., place : place + 1]
+            return self._starts[row, end]
         hidden = self.sequence.taken_back
         past = end - positions.shape[-1]
         taken = 0 if hidden is None else int(hidden[row, positions.shape[-1] : end].sum())
@@ -143,8 +150,8 @@ class Aside:
     ) -> Tensor:
         """One pass; every row sees its own columns only."""
         width, device = max(ends), self.prefill.embeds.device
-        index = torch.tensor(rows, device=device)
-        seen = torch.arange(width, device=device)[None] < torch.tensor(ends, device=device)[:, None]
+        index = sent(rows, device)
+        seen = torch.arange(width, device=device)[None] < sent(ends, device)[:, None]
         seen &= ~self._unseen(width)[index]
         ids, lengths = _padded(token_ids, device)
         starts = torch.stack([self._start(row, end) for row, end in zip(rows, ends, strict=True)], dim=-2)
@@ -258,7 +265,7 @@ def _padded(token_ids: Sequence[Sequence[int]], device: torch.device) -> tuple[T
     """Questions of other lengths side by side, padded on the right where nothing looks back; and their lengths."""
     longest = max(len(ids) for ids in token_ids)
     rows = [[*ids, *[ids[-1]] * (longest - len(ids))] for ids in token_ids]
-    return torch.tensor(rows, device=device), torch.tensor([len(ids) for ids in token_ids], device=device)
+    return sent(rows, device), sent([len(ids) for ids in token_ids], device)
 
 
 def _extras_of(prefill: Prefill, row: int, first: int, end: int, new: int) -> dict[str, Any]:

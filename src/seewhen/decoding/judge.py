@@ -40,6 +40,12 @@ class Judge:
         """The scores (rows, vocabulary) to choose the next tokens by, after all logits processors."""
         return scores
 
+    def accepts(self, tokens: Sequence[list[int]], chosen: Sequence[int | None]) -> bool | None:
+        """Whether `logits` and `scores` would let through what was chosen without them: a token, or none for rows
+        that are over. None where that cannot be told, so that nothing may be chosen before they are asked."""
+        asks = type(self).logits is not Judge.logits or type(self).scores is not Judge.scores
+        return None if asks else True
+
     def ruling(self, newest: Newest) -> Ruling:
         """Whether the tokens stay."""
         return Ruling([True] * len(newest.tokens))

@@ -8,72 +8,22 @@ rows of a batch go back by themselves, and a captured step stays captured. A str
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from transformers.generation import GenerateDecoderOnlyOutput
+from transformers.generation.logits_process import TemperatureLogitsWarper
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
 from seewhen.decoding.aside import Aside
 from seewhen.decoding.judge import Judge, Newest
 from seewhen.decoding.rows import Saved
+from seewhen.decoding.stepping import Growing, Stepper
 from seewhen.errors import UnsupportedMode
 
 if TYPE_CHECKING:
     from seewhen.decoding.session import Session
-
-
-class Stepper(Protocol):
-    """A model in the middle of decoding; `decode` below does not care how its steps are made."""
-
-    @property
-    def cache(self) -> Any:
-        """Keys and values so far."""
-
-    def step(self, tokens: Tensor) -> Tensor:
-        """Feed one token (rows,) to each row; logits (rows, vocabulary), float32."""
-
-    def go_back(self, row: int, columns: list[int]) -> None:
-        """The row's tokens in these columns never were."""
-
-
-@dataclass
-class Growing:
-    """Steps of the model as it is, on the cache that `generate` made: transformers' own way, bit for bit."""
-
-    model: Any
-    kwargs: dict[str, Any]
-    ids: Tensor
-    before: int = 0  # columns that a branch put before the prompt: `generate` does not know of them
-
-    @property
-    def cache(self) -> Any:
-        """Keys and values so far."""
-        return self.kwargs["past_key_values"]
-
-    def step(self, tokens: Tensor) -> Tensor:
-        """As in transformers' `_sample`."""
-        self.ids = torch.cat([self.ids, tokens[:, None]], dim=1)
-        inputs = self.model.prepare_inputs_for_generation(self.ids, next_sequence_length=1, **self.kwargs)
-        outputs = self.model(**inputs, return_dict=True)
-        self.kwargs = self.model._update_model_kwargs_for_generation(
-            outputs, self.kwargs, is_encoder_decoder=False
-        )
-        return outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=tokens.device)
-
-    def go_back(self, row: int, columns: list[int]) -> None:
-        """In the mask and the positions that `generate` carries along."""
-        mask, positions = self.kwargs.get("attention_mask"), self.kwargs.get("position_ids")
-        if mask is None:
-            mask = self.ids.new_ones(self.ids.shape[0], self.ids.shape[1] + 1)
-        mask = mask.clone()
-        mask[row, [column - self.before for column in columns]] = 0
-        self.kwargs["attention_mask"] = mask
-        if positions is not None:
-            positions = positions.expand(*positions.shape[:-2], len(mask), -1).clone()
-            positions[..., row, -1] -= len(columns)
-            self.kwargs["position_ids"] = positions
 
 
 @dataclass
@@ -104,6 +54,14 @@ class Choosing:
             return scores.argmax(dim=-1)
         return torch.multinomial(torch.softmax(scores, dim=-1), num_samples=1).squeeze(1)
 
+    @property
+    def redraws(self) -> bool:
+        """Whether refusing a choice and choosing again is choosing among what is left.
+
+        Not so where a sample was cut to the likeliest tokens: without the refused ones others would be among them.
+        """
+        return not self.config.do_sample or all(isinstance(p, TemperatureLogitsWarper) for p in self.processors)
+
 
 class JudgedCall:
     """One call with a judge."""
@@ -119,6 +77,7 @@ class JudgedCall:
         self.longest = config.max_length - prompt.shape[1]
         self.pad = 0 if pad is None else int(pad)
         self.passes = self.streamed = 0
+        self.straight = True  # nothing was taken back
         self.logits: list[list[Tensor]] = [[] for _ in prompt]  # of each row's tokens, where they are asked for
         self.scores: list[list[Tensor]] = [[] for _ in prompt]
         self.saved = Saved(aside.sequence, stepper.cache)
@@ -141,7 +100,7 @@ class JudgedCall:
             if not running or step == most:
                 break
             if not all(row.again for row in running):  # else nobody has a token that stays
-                logits = self._feed(tokens)
+                logits = self._feed(tokens, step + 1 < most)
                 sources = [self.passes] * len(self.rows)
             logits = self._back(logits, sources)
         self._close()
@@ -149,16 +108,13 @@ class JudgedCall:
             streamer.end()
         return self._result()
 
-    def _choose(self, logits: Tensor, sources: list[int]) -> Tensor:
-        """The next token of each row (rows,); the judge has the first and the last word on the scores."""
+    def _choose(self, logits: Tensor, sources: list[int]) -> Tensor | None:
+        """The next token of each row (rows,), or None for what the pass chose and the judge accepts."""
         kept = [row.tokens for row in self.rows]
-        processors, allowed = self.choosing.processors, self.judge.logits(kept, logits)
-        scores = self.judge.scores(kept, processors(self._ids(), allowed) if processors else allowed)
-        tokens = self.choosing.token(scores)
-        if any(row.done for row in self.rows):
-            done = torch.tensor([row.done for row in self.rows], device=tokens.device)
-            tokens = torch.where(done, self.pad, tokens)
-        for number, (row, token) in enumerate(zip(self.rows, tokens.tolist(), strict=True)):
+        own, tokens, scores = self._own(kept), None, logits
+        if own is None:
+            tokens, scores = self._by_the_host(kept, logits)
+        for number, (row, token) in enumerate(zip(self.rows, own or tokens.tolist(), strict=True)):  # type: ignore[union-attr]
             if row.done:
                 continue
             if len(row.tokens) == row.settled:
@@ -170,6 +126,29 @@ class JudgedCall:
             if self.choosing.config.output_scores:
                 self.scores[number].append(scores[number])
         return tokens
+
+    def _own(self, kept: list[list[int]]) -> list[int] | None:
+        """What the newest pass chose by itself, unless the judge would have it otherwise."""
+        chosen = self.stepper.chosen if self._trusts else None
+        if chosen is None:
+            return None
+        going = [None if row.done else token for row, token in zip(self.rows, chosen, strict=True)]
+        return chosen if self.judge.accepts(kept, going) else None
+
+    @property
+    def _trusts(self) -> bool:
+        """Whether a pass may choose by itself."""
+        return (self.straight or self.choosing.redraws) and not self.choosing.config.output_scores
+
+    def _by_the_host(self, kept: list[list[int]], logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens (rows,) and scores; the judge has the first and the last word on these."""
+        processors, allowed = self.choosing.processors, self.judge.logits(kept, logits)
+        scores = self.judge.scores(kept, processors(self._ids(), allowed) if processors else allowed)
+        tokens = self.choosing.token(scores)
+        if any(row.done for row in self.rows):
+            done = torch.tensor([row.done for row in self.rows], device=tokens.device)
+            tokens = torch.where(done, self.pad, tokens)
+        return tokens, scores
 
     def _ids(self) -> Tensor:
         """Prompt and tokens. Rows that went back are shorter: padded on the left, as prompts are."""
@@ -209,9 +188,9 @@ class JudgedCall:
             over = [a or b for a, b in zip(over, rule(self._ids(), None).tolist(), strict=True)]
         return [now and bool(end) for now, end in zip(running, over, strict=True)]
 
-    def _feed(self, tokens: Tensor) -> Tensor:
+    def _feed(self, tokens: Tensor | None, more: bool) -> Tensor:
         """One pass; logits (rows, vocabulary) of what follows."""
-        logits = self.stepper.step(tokens)
+        logits = self.stepper.step(tokens, more and self._runs_ahead())
         for row in self.rows:
             if not row.done:
                 row.columns.append(self.aside.filled)
@@ -220,10 +199,18 @@ class JudgedCall:
         self.saved.keep([n for n, row in enumerate(self.rows) if len(row.tokens) == row.settled])
         return logits
 
+    def _runs_ahead(self) -> bool:
+        """Whether the next pass may begin before the judge has seen what it begins with."""
+        nearly = min(len(row.tokens) for row in self.rows if not row.done) + 1 >= self.longest
+        if nearly or self.saved.holds or not self._trusts:
+            return False
+        nothing = [None] * len(self.rows)
+        return self.judge.accepts([row.tokens for row in self.rows], nothing) is not None
+
     def _back(self, logits: Tensor, sources: list[int]) -> Tensor:
         """Rows that go back choose again from the logits before the first token they take back."""
         if any(row.again for row in self.rows):
-            logits = logits.clone()
+            logits, self.straight = logits.clone(), False
         for number, row in enumerate(self.rows):
             if not row.again or row.done:
                 continue

@@ -30,6 +30,11 @@ class Saved:
             return
         self._copy(now, self._kept, rows)
 
+    @property
+    def holds(self) -> bool:
+        """Whether there is any such state."""
+        return bool(self._kept)
+
     def restore(self, row: int) -> None:
         """Put a row's state back."""
         self._copy(self._kept, self._tensors(), [row])

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from seewhen.decoding.aside import Aside
 from seewhen.decoding.judge import Judge, Newest, Ruling
+from seewhen.decoding.sending import sent
 from seewhen.methods.confirm_answer import Answer, Asked, Decision, Rules, Sentence, complete, fresh_mentions
 from seewhen.methods.confirm_words import Words
 from seewhen.verdicts.reader import TokenSpans
@@ -78,6 +79,17 @@ class Sentences(Judge):
             scores[row, token] = 0.0
         return scores
 
+    def accepts(self, tokens: Sequence[list[int]], chosen: Sequence[int | None]) -> bool | None:
+        """Whether no row has begun a word of a denied object, or has to say a sentence once more."""
+        self.stuck = set()
+        if any(answer.forced for answer in self.answers):
+            return None
+        return not any(
+            token in self.words.barred(answer.forbidden, tokens[row])
+            for row, (answer, token) in enumerate(zip(self.answers, chosen, strict=True))
+            if token is not None and answer.forbidden
+        )
+
     # -- rulings -----------------------------------------------------------------------------------------------
 
     def ruling(self, newest: Newest) -> Ruling:
@@ -106,8 +118,8 @@ class Sentences(Judge):
         """Remember how sure each new token was."""
         log_probs = torch.log_softmax(newest.logits.float(), dim=-1)
         entropy = torch.special.entr(log_probs.exp()).sum(dim=-1)
-        chosen = torch.tensor([tokens[-1] if tokens else 0 for tokens in newest.tokens], device=log_probs.device)
         # On the device until somebody wants to know: a copy at every token would hold up decoding.
+        chosen = sent([tokens[-1] if tokens else 0 for tokens in newest.tokens], log_probs.device)
         facts = torch.stack([log_probs.gather(1, chosen[:, None])[:, 0], entropy], dim=1)
         for row, answer in enumerate(self.answers):
             if newest.running[row]:

@@ -111,12 +111,11 @@ class FastLoop:
             replayed(self.session, prompts, cache, lambda: _cache(model, key[1], earlier)),
         ):
             logits, kwargs = read_prompt(model, input_ids, generation_config, kwargs)
+        choose = Chooser(logits_processor, generation_config.do_sample)
         if judges:
             choosing = Choosing(logits_processor, stopping_criteria, generation_config, self.streamer)
-            return CapturedSteps(self.session, self.kept, model, kwargs, input_ids, earlier, prompts).judged(
-                choosing, logits
-            )
-        choose = Chooser(logits_processor, generation_config.do_sample)
+            steps_of = CapturedSteps(self.session, self.kept, model, kwargs, input_ids, choose, earlier, prompts)
+            return steps_of.judged(choosing, logits)
         tape = Tape(input_ids, steps, generation_config, stopping_criteria, self.streamer)
         with turn(input_ids.device):
             first, scores = choose(input_ids, logits)
