@@ -73,6 +73,7 @@ class Stages:
         half = max(self.given.processes // 2, 1)
         self.captions("scenes", self.given.scenes, ["scenes-test", "scenes-ablation"])
         beside = self.captions("photo", half, UNFITTED)
+        self._start(["confirm.captions", "odds", "--out", self.given.out, "--models", "photo"])
         self._wait(self.captions("photo", min(half, 2), ["photo-validation.again"]))
         self.verdicts("attempts")
         self._wait(self.captions("photo", half, ["photo-validation.verdict"]))
