@@ -2,9 +2,10 @@
 
 The decoder's linear layers and norms keep their weights and their places; only what they do with a few
 rows changes. Linear layers stream their weights, and siblings that read the same input (query, key,
-value; gate, up) do so in one launch; norms and rotary embeddings are one kernel each, and a gated
-feed-forward layer makes its inner values in one. More rows (prefill) go the stock way. Norms and
-feed-forward layers are changed only where the kernel gives what the module itself gives on a probe.
+value; gate, up) do so in one launch; norms and rotary embeddings are one kernel each, a gated
+feed-forward layer makes its inner values in one, and a recurrent layer its token in two. More rows
+(prefill) go the stock way. Norms, feed-forward and recurrent layers are changed only where the kernel
+gives what the module itself gives on a probe.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear as stock_linear
 
 from seewhen.backbones.backbone import Backbone
+from seewhen.decoding.fast.recurrent import recurrent_layers
 from seewhen.decoding.kernels.availability import kernels_run_on
 from seewhen.decoding.kernels.feed_forward_kernel import gated
 from seewhen.decoding.kernels.linear_kernel import MOST_ROWS, linear
@@ -26,7 +28,11 @@ from seewhen.decoding.kernels.norm_kernel import rms_norm
 from seewhen.decoding.kernels.rotary_kernel import turning
 
 _WIDEST = 65536  # values in the rows of one step: wide enough for any decoder, too few for a prompt
-_SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+_SIBLINGS = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("gate_proj", "up_proj"),
+    ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"),
+)
 
 
 class _Group:
@@ -57,9 +63,12 @@ class _Group:
 
 @contextmanager
 def swapped(backbone: Backbone) -> Iterator[None]:
-    """Our kernels in the decoder's linear layers, feed-forward layers, norms, rotary embeddings and its head."""
+    """Our kernels in the decoder's linear, feed-forward and recurrent layers, norms, rotary embeddings and its head."""
     changed: list[nn.Module] = []
     try:
+        for layer, forward in recurrent_layers(backbone):
+            layer.__dict__["forward"] = forward
+            changed.append(layer)
         for layer, forward in _feed_forwards(backbone):
             layer.__dict__["forward"] = forward
             changed.append(layer)

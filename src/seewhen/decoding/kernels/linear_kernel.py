@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 MOST_ROWS = 16
+_MOST_MATRICES = 4
 
 
 @triton.jit
@@ -51,18 +52,22 @@ def dot_tile(
 
 @triton.jit
 def _linear(
-    x_ptr, w0, w1, w2, b0, b1, b2, y0, y1, y2, n0, n1, n2, columns, rows,
+    x_ptr, w0, w1, w2, w3, b0, b1, b2, b3, y0, y1, y2, y3, n0, n1, n2, n3, columns, rows,
     single: tl.constexpr, biased: tl.constexpr,
     block_n: tl.constexpr, block_k: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """One to sixteen vectors times up to three matrices."""
+    """One to sixteen vectors times up to four matrices."""
     program = tl.program_id(0)
-    blocks0, blocks1 = tl.cdiv(n0, block_n), tl.cdiv(n1, block_n)
+    end0 = tl.cdiv(n0, block_n)
+    end1 = end0 + tl.cdiv(n1, block_n)
+    end2 = end1 + tl.cdiv(n2, block_n)
     w_ptr, b_ptr, y_ptr, count, block = w0, b0, y0, n0, program
-    if program >= blocks0 + blocks1:
-        w_ptr, b_ptr, y_ptr, count, block = w2, b2, y2, n2, program - blocks0 - blocks1
-    elif program >= blocks0:
-        w_ptr, b_ptr, y_ptr, count, block = w1, b1, y1, n1, program - blocks0
+    if program >= end2:
+        w_ptr, b_ptr, y_ptr, count, block = w3, b3, y3, n3, program - end2
+    elif program >= end1:
+        w_ptr, b_ptr, y_ptr, count, block = w2, b2, y2, n2, program - end1
+    elif program >= end0:
+        w_ptr, b_ptr, y_ptr, count, block = w1, b1, y1, n1, program - end0
     first = block * block_n
     n, m = first + tl.arange(0, block_n), tl.arange(0, 16)
     live, used = n < count, m < rows
@@ -80,7 +85,7 @@ def _linear(
 
 
 def linear(x: Tensor, weights: tuple[Tensor, ...], biases: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    """`x` (..., columns), at most sixteen vectors, times each of one to three matrices (count, columns)."""
+    """`x` (..., columns), at most sixteen vectors, times each of one to four matrices (count, columns)."""
     columns = x.shape[-1]
     flat = x.reshape(-1, columns).contiguous()
     rows = flat.shape[0]
@@ -88,9 +93,9 @@ def linear(x: Tensor, weights: tuple[Tensor, ...], biases: tuple[Tensor | None, 
     counts = [weight.shape[0] for weight in weights]
     biased = biases[0] is not None
     padded = [
-        [*given, *([given[0]] * (3 - len(given)))] for given in (weights, biases if biased else weights, results)
+        [*given, *([given[0]] * (_MOST_MATRICES - len(given)))] for given in (weights, biases if biased else weights, results)
     ]
-    counts += [0] * (3 - len(counts))
+    counts += [0] * (_MOST_MATRICES - len(counts))
     single = rows == 1
     block_n, block_k, warps, stages = tile_shape(rows, sum(counts), columns, x.dtype)
     _linear[(sum(triton.cdiv(count, block_n) for count in counts),)](
