@@ -11,6 +11,7 @@ from torch import Tensor
 
 from seewhen.backbones.backbone import Backbone
 from seewhen.decoding.attention_call import AttentionCall
+from seewhen.decoding.kernels.availability import kernels_run_on
 from seewhen.decoding.prefill import Prefill, pad_rows
 from seewhen.decoding.sequence import Intervention, Sequence, Step
 from seewhen.equations import tilt, when, where
@@ -40,6 +41,21 @@ class Relevance:
             return where.sigmoid_relevance(cos, valid, self.scale)
         return where.shifted_relevance(cos, valid, self.scale, self.floor)
 
+    def fuses(self, query: Tensor, units: Tensor, valid: Tensor) -> bool:
+        """Whether our kernels compute the weights."""
+        if self.form == "uniform" or not kernels_run_on(units.device):
+            return False
+        from seewhen.decoding.kernels import relevance_kernel
+
+        return relevance_kernel.takes(query, units, valid)
+
+    def fused_weights(self, query: Tensor, units: Tensor, valid: Tensor, rows: int) -> Tensor:
+        """The same in two kernels, with the branch rows among all `rows`."""
+        from seewhen.decoding.kernels import relevance_kernel
+
+        floor = self.floor if self.form == "shifted" else None
+        return relevance_kernel.weights(query, units, valid, rows, self.scale, floor)
+
     def query_vector(self, states: Tensor, prefill: Prefill | None) -> Tensor:
         """The query among `states` (rows, positions, d): last token, or mean of the prompt tail in prefill."""
         if prefill is None or self.query == "last":
@@ -59,6 +75,7 @@ class Targets:
 @dataclass
 class _Memory:
     features: Tensor | None  # (rows, tokens, d) at the source layer, of length one
+    present: Tensor  # (rows,), bool: rows that have an image at all
     history: dict[int, when.RunningEntropy] = field(default_factory=dict)
 
 
@@ -89,7 +106,7 @@ class Tilt(Intervention):
     def begin(self, sequence: Sequence, prefill: Prefill) -> _Memory:
         """Allocate the gate's history and the trace buffers."""
         recorder, rows = sequence.recorder, sequence.rows
-        memory = _Memory(features=None)
+        memory = _Memory(features=None, present=sequence.image.valid.any(dim=1))
         if self.gate is not None and self.gate.threshold is None:
             for layer in self.layers:
                 memory.history[layer] = when.RunningEntropy.zeros(rows, prefill.embeds.device)
@@ -122,15 +139,18 @@ class Tilt(Intervention):
             memory.features = where.unit(states.gather(1, index))
         assert memory.features is not None  # a prefill came first
         query = self.relevance.query_vector(states, step.prefill)
-        weights = self.relevance.weights(query, memory.features, image.valid.to(states.device))
-        step.recorder.write("relevance", weights)
-        rows = hidden.shape[0]
-        return Targets(*image.padded(rows), pad_rows(weights, rows))
+        valid, rows = image.valid.to(states.device), hidden.shape[0]
+        if step.prefill is None and sequence.fast and self.relevance.fuses(query, memory.features, valid):
+            weights = self.relevance.fused_weights(query, memory.features, valid, rows)
+        else:
+            weights = pad_rows(self.relevance.weights(query, memory.features, valid), rows)
+        step.recorder.write("relevance", weights[: sequence.rows])
+        return Targets(*image.padded(rows), weights)
 
     def _decide(self, step: Step, memory: _Memory, layer: int, hidden: Tensor) -> Tensor:
         """Which main rows are tilted in `layer`."""
         sequence, recorder = step.sequence, step.recorder
-        open_ = sequence.image.valid.any(dim=1).to(hidden.device)
+        open_ = memory.present.to(hidden.device)
         if step.prefill is not None and not self.edit_prefill:
             open_ = torch.zeros_like(open_)
         states = hidden[: sequence.rows, -1]
@@ -216,10 +236,10 @@ class Tilt(Intervention):
 def _column_weights(scratch: dict[str, Any], call: AttentionCall) -> Tensor:
     """The weights at their columns, (rows, columns), zero elsewhere; the same for all layers of a step."""
     if "columns" not in scratch:
-        targets = scratch["targets"]
-        # scatter_add: padded entries all name column 0, with weight 0.
-        spread = torch.zeros((len(targets.weights), call.key.shape[2]), device=targets.weights.device)
-        scratch["columns"] = spread.scatter_add(1, targets.columns, targets.weights.float())
+        from seewhen.decoding.kernels.relevance_kernel import spread
+
+        targets: Targets = scratch["targets"]
+        scratch["columns"] = spread(targets.weights, targets.columns, targets.valid, call.key.shape[2])
     return scratch["columns"]
 
 

@@ -35,9 +35,9 @@ class LeakyTilt(Tilt):
 
     def begin(self, sequence: Sequence, prefill: Prefill) -> _LeakMemory:
         """Also remember the prompt's length."""
-        super().begin(sequence, prefill)
+        plain = super().begin(sequence, prefill)
         length = torch.full((1,), sequence.prompt_length, device=prefill.embeds.device)
-        return _LeakMemory(None, prompt_length=length)
+        return _LeakMemory(None, plain.present, prompt_length=length)
 
     def fuses(self, step: Step) -> bool:
         """Branch rows are tilted elsewhere than main rows."""

@@ -96,6 +96,29 @@ def recurrent_models() -> None:
         assert len(changed) == count
 
 
+def relevances() -> None:
+    from seewhen.decoding.kernels import relevance_kernel
+    from seewhen.decoding.tilted_attention import Relevance
+    from seewhen.equations import where
+
+    for rows, tokens, d, dtype in ((1, 7, 96, torch.float32), (3, 20, 1100, torch.bfloat16)):
+        units = where.unit(torch.randn(rows, tokens, d))
+        query = torch.randn(rows, 2, d, dtype=dtype)[:, -1]  # a view, as a method hands it over
+        valid = torch.arange(tokens) < torch.tensor([tokens, 0, tokens - 3])[:rows, None]
+        index = torch.stack([torch.randperm(64)[:tokens] for _ in range(rows)]).masked_fill(~valid, 0)
+        assert relevance_kernel.takes(query, units, valid)
+        for relevance in (Relevance(), Relevance(floor=0.0, scale=5.0), Relevance("sigmoid", 1.0)):
+            got = relevance.fused_weights(query, units, valid, rows + 2)
+            plain = relevance.weights(query, units, valid)
+            torch.testing.assert_close(got[:rows], plain, atol=5e-5, rtol=0)
+            assert not got[rows:].any() and not got[:rows][~valid].any()
+            expected = torch.zeros(rows, 64).scatter_add(1, index, got[:rows])
+            assert torch.equal(relevance_kernel.spread(got[:rows], index, valid, 64), expected)
+        one_more = relevance_kernel.spread(got[:rows], index + 1200, valid, 1300)  # several stretches of zeros
+        assert torch.equal(one_more[:, 1200:1264], expected) and one_more.sum() == expected.sum()
+    assert not Relevance("uniform").fuses(query, units, valid)
+
+
 if __name__ == "__main__":
     for part in sys.argv[1:]:
         torch.manual_seed(0)
