@@ -96,8 +96,8 @@ def _fast(
     if step.fuses(layer):
         call = AttentionCall(module, layer, *states, mask, scaling, states[0], None, tilted)
     else:
-        output = attention(*states, mask, scaling)[0]
-        call = AttentionCall(module, layer, *states, mask, scaling, output)
+        output, normaliser = attention(*states, mask, scaling)
+        call = AttentionCall(module, layer, *states, mask, scaling, output, _log_normaliser=normaliser[..., None])
     return step.edit_attention(call)
 
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from seewhen.backbones.blocks import mlp_of
+from seewhen.decoding.kernels.availability import kernels_run_on
 from seewhen.decoding.method import Method, Parts, Preset
 from seewhen.decoding.prefill import Prefill
 from seewhen.decoding.sequence import CurrentStep, Intervention, Sequence, Step
@@ -48,6 +49,7 @@ class _Memory:
     features: Tensor  # (rows, tokens, d), zero where a row has fewer image tokens
     size: Tensor  # (rows, 1, 1): mean absolute value of a row's features
     scales: dict[int, tuple[Tensor, Tensor]]  # of keys and values by layer, where there is an activation
+    present: Tensor  # (rows,), bool: rows that have an image at all
 
 
 @dataclass(frozen=True)
@@ -79,15 +81,23 @@ class SecondLook(Intervention):
         scales = {}
         if self.activation != "none":
             scales = {layer: _scales(mlp_of(sequence.backbone.layers[layer])) for layer in self.layers}
-        return _Memory(features, size[:, None, None], scales)
+        return _Memory(features, size[:, None, None], scales, valid.any(dim=1))
 
     def before_layer(self, step: Step, memory: _Memory, layer: int, hidden: Tensor) -> None:
         """Judge the layer before: uncertain, and the first one in this pass?"""
         sequence, scratch = step.sequence, step.scratch_of(self)
         state = hidden[: sequence.rows, -1]
         backbone = sequence.backbone
+        if self._fused(step, memory, state):
+            from seewhen.decoding.kernels.second_look_kernel import judge
+
+            state = backbone.norm(state) if self.lens_norm else state
+            scratch[f"open{layer}"], scratch["used"] = judge(
+                state, backbone.head.weight, memory.present, scratch.get("used"), self.threshold, step.recorder, layer
+            )
+            return
         uncertainty = top_entropy(backbone.lens(state) if self.lens_norm else backbone.project(state))
-        open_ = sequence.image.valid.any(dim=1).to(hidden.device) & (uncertainty > self.threshold)
+        open_ = memory.present.to(hidden.device) & (uncertainty > self.threshold)
         used = scratch.get("used")
         if used is not None:
             open_ = open_ & ~used.to(hidden.device)
@@ -95,6 +105,17 @@ class SecondLook(Intervention):
         scratch[f"open{layer}"] = open_
         step.recorder.write("top_entropy", uncertainty, layer - 1)
         step.recorder.write("gate", open_, layer)
+
+    def _fused(self, step: Step, memory: _Memory, state: Tensor) -> bool:
+        """Whether our kernels judge and look. They leave out the entropy of layers that no longer matter, which a full
+        trace keeps."""
+        sequence, head = step.sequence, step.sequence.backbone.head
+        if step.prefill is not None or step.recorder.full or not sequence.fast or not kernels_run_on(state.device):
+            return False
+        from seewhen.decoding.kernels import gate_kernel, second_look_kernel
+
+        takes = sequence.backbone.softcap is None and gate_kernel.takes(state, head)
+        return takes and second_look_kernel.takes(head.weight) and memory.features.device == state.device
 
     def install(self, backbone: Backbone, current: CurrentStep) -> list[Any]:
         """Hooks on the feed-forward parts."""
@@ -121,6 +142,13 @@ class SecondLook(Intervention):
         if not memory.features.shape[1]:
             return output
         device = output.device
+        open_ = step.scratch_of(self)[f"open{layer}"]
+        if self._fused(step, memory, states[:rows, -1]):
+            from seewhen.decoding.kernels.second_look_kernel import look
+
+            up = None if self.activation == "none" else memory.scales[layer][0]
+            given = states.contiguous(), output.contiguous()
+            return look(*given, memory.features, memory.size, up, open_, self.ratio)
         features = memory.features.to(device)
         ffn = output[:rows].float()
         delta = self._delta(states[:rows].float(), features, memory, layer)
@@ -129,8 +157,7 @@ class SecondLook(Intervention):
             counted = ~step.prefill.padding.to(device)
         scale = _mean_size(ffn, counted) / _mean_size(delta, counted).clamp(min=torch.finfo(torch.float32).tiny)
         mixed = ((1.0 - self.ratio) * ffn + self.ratio * scale * delta).to(output.dtype)
-        open_ = step.scratch_of(self)[f"open{layer}"].to(device)[:, None, None]
-        return torch.cat([torch.where(open_, mixed, output[:rows]), output[rows:]])
+        return torch.cat([torch.where(open_.to(device)[:, None, None], mixed, output[:rows]), output[rows:]])
 
     def _delta(self, states: Tensor, features: Tensor, memory: _Memory, layer: int) -> Tensor:
         if self.activation == "none":  # then any scale of keys and values cancels in the scaling to FFN(x)

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 class RecentOutputs(Intervention):
     """Raises the newest row's attention to the last outputs by the factor `1 + beta`."""
 
+    any_prompt_length: ClassVar[bool] = True
+
     beta: float
     window: int
 
@@ -56,20 +58,44 @@ class RecentOutputs(Intervention):
         """All layers with full softmax attention."""
         return frozenset(backbone.softmax_layers)
 
-    def attend(self, step: Step, memory: None, call: AttentionCall) -> Tensor:
+    def begin(self, sequence: Sequence, prefill: Prefill) -> Tensor:
+        """The prompt's length, on the device: a captured step serves prompts of several lengths."""
+        return torch.full((1,), sequence.prompt_length, device=prefill.embeds.device)
+
+    def fuses(self, step: Step) -> bool:
+        """A factor on the attention is a constant added to the scores."""
+        return step.prefill is None
+
+    def attend(self, step: Step, memory: Tensor, call: AttentionCall) -> Tensor:
         """Nothing in the prompt, which has no outputs yet."""
         if step.prefill is not None:
             return call.output
+        if call.fused is not None:
+            return call.fused(*self._everywhere(step, call, memory), "exponential", math.log1p(self.beta))
         sequence, device, rows = step.sequence, call.query.device, call.query.shape[0]
-        newest = sequence.prompt_length - 1 + step.recorder.step.to(device)
+        first = memory.to(device)
+        newest = first - 1 + step.recorder.step.to(device)
         columns = newest - torch.arange(self.window, device=device)
-        valid = (columns >= sequence.prompt_length).expand(rows, -1)
+        valid = (columns >= first).expand(rows, -1)
         columns = columns.clamp(min=0).expand(rows, -1)
         attention = torch.exp(call.scores_at(columns) - call.log_normaliser)
         bias = math.log1p(self.beta) * valid[:, None].float().expand_as(attention)
         row = tilt.corrected_output(call.output[:, -1].float(), attention, bias, call.values_at(columns))
         main = torch.ones(sequence.rows, dtype=torch.bool, device=device)
         return call.replace_last(row, pad_rows(main, rows))
+
+    def _everywhere(self, step: Step, call: AttentionCall, first: Tensor) -> tuple[Tensor, Tensor]:
+        """One on recent outputs and zero elsewhere, (rows, columns), and the main rows; once per step."""
+        scratch = step.scratch_of(self)
+        if "columns" not in scratch:
+            newest = first - 1 + step.recorder.step
+            at = torch.arange(call.key.shape[2], device=first.device)
+            recent = (at >= first) & (at > newest - self.window) & (at <= newest)
+            main = torch.ones(step.sequence.rows, 1, dtype=torch.bool, device=first.device)
+            gate = pad_rows(main, call.query.shape[0])
+            scratch["columns"] = (gate & recent).float(), gate[:, 0]
+        weights, gate = scratch["columns"]
+        return weights, gate
 
 
 _BETAS = {

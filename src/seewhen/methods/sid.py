@@ -89,18 +89,23 @@ class HideMostAttended(Intervention):
                 "sid hides columns of single rows, which this attention kernel cannot.",
                 "Load the model with attn_implementation='sdpa' or 'eager'.",
             )
-        hidden = step.scratch_of(self)["hidden"]
+        scratch = step.scratch_of(self)
+        if "mask" in scratch and scratch["mask"][0] is mask and scratch["mask"][1] == shape:
+            edited: Tensor = scratch["mask"][2]  # the layers of one pass share their mask
+            return edited
+        hidden = scratch["hidden"]
         hidden = hidden.to(mask.device) if mask is not None else hidden
         # Padded entries name column 0 without hiding it, so entries are added up, not assigned.
         blocked = torch.zeros(sequence.all_rows, shape[1], device=hidden.device)
         columns = sequence.image.columns.to(hidden.device)
         blocked[sequence.rows : 2 * sequence.rows].scatter_add_(1, columns, hidden.float())
-        return _without(mask, blocked[:, None, None] > 0, shape)
+        edited = _without(mask, blocked[:, None, None] > 0, shape)
+        scratch["mask"] = mask, shape, edited
+        return edited
 
 
 def _without(mask: Tensor | None, blocked: Tensor, shape: tuple[int, int]) -> Tensor:
     """A 4-D mask without the `blocked` columns; a query that saw only such still sees itself."""
-    itself = torch.eye(*shape, dtype=torch.bool, device=blocked.device)
     if mask is None:  # plain causal attention, or a single query that sees all
         sees = torch.ones(shape, dtype=torch.bool, device=blocked.device)
         sees = (sees.tril() if shape[0] > 1 else sees)[None, None]
@@ -108,6 +113,7 @@ def _without(mask: Tensor | None, blocked: Tensor, shape: tuple[int, int]) -> Te
         sees = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
     left = sees & ~blocked
     if shape[0] > 1:
+        itself = torch.eye(*shape, dtype=torch.bool, device=blocked.device)
         left = left | (itself & sees.any(dim=-1, keepdim=True) & ~left.any(dim=-1, keepdim=True))
     if mask is None or mask.dtype == torch.bool:
         return left

@@ -119,6 +119,75 @@ def relevances() -> None:
     assert not Relevance("uniform").fuses(query, units, valid)
 
 
+def second_looks() -> None:
+    """Judging and looking against the plain functions; a row looks once, and where all have the head is not read."""
+    from seewhen.decoding.kernels import second_look_kernel
+    from seewhen.decoding.recorder import Recorder
+    from seewhen.methods.memvr import SecondLook, _Memory, top_entropy
+
+    present, device = torch.tensor([True, False, True]), torch.device("cpu")
+    recorder = Recorder("summary", 3, 5, 4, device)
+    recorder.declare("top_entropy", (3, 5))
+    recorder.declare("gate", (3, 5), fill=False)
+    head = torch.randn(300, 48)
+    head[7] = head[8]  # a tie among the largest logits
+    used, before = None, torch.zeros(3, dtype=torch.bool)
+    for layer, sizes in ((2, (0.02, 0.02, 1.0)), (3, (0.02, 0.02, 1.0)), (4, (0.02, 0.02, 0.02))):
+        states = torch.randn(3, 48) * torch.tensor(sizes)[:, None]
+        states[2] += 0.3 * head[7] * sizes[2]
+        open_, used = second_look_kernel.judge(states, head, present, used, 0.75, recorder, layer)
+        value = top_entropy(states @ head.T)
+        assert torch.equal(open_, present & (value > 0.75) & ~before), layer
+        record = recorder.buffers["top_entropy"][0, :, layer - 1]
+        torch.testing.assert_close(record[~before], value[~before], atol=1e-5, rtol=0)
+        assert record[before].isnan().all() and torch.equal(recorder.buffers["gate"][0, :, layer], open_)
+        before |= open_
+        assert torch.equal(used, before)
+    assert before.tolist() == [True, False, True]
+    nothing = torch.full_like(head, torch.nan)
+    open_, _ = second_look_kernel.judge(states, nothing, present, torch.ones(3, dtype=torch.bool), 0.75, recorder, 1)
+    assert not open_.any()
+
+    features, states, output = torch.randn(2, 70, 48), torch.randn(3, 1, 48), torch.randn(3, 1, 48)
+    size, up = features.abs().mean(dim=(1, 2), keepdim=True), torch.tensor(0.3)
+    for activation in ("none", "silu"):
+        plain = SecondLook((1,), 0.3, 0.75, activation, True)
+        memory = _Memory(features, size, {1: (up, torch.tensor(0.2))}, present[:2])
+        delta = plain._delta(states[:2], features, memory, 1)
+        scale = output[:2].abs().mean(dim=-1, keepdim=True) / delta.abs().mean(dim=-1, keepdim=True)
+        for open_ in (torch.tensor([True, False]), torch.tensor([True, True])):
+            expected = output.clone()
+            expected[:2][open_] = (0.7 * output[:2] + 0.3 * scale * delta)[open_]
+            given = None if activation == "none" else up
+            got = second_look_kernel.look(states, output, features, size, given, open_, 0.3)
+            torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
+            assert torch.equal(got[2], output[2])
+
+
+def methods() -> None:
+    """Methods with attention or hooks of their own: same tokens, gates and logits as transformers' loop."""
+    for name, changes in (
+        ("locore", {"beta": 0.5, "window": 2}),
+        ("sid", {}),
+        ("memvr", {"threshold": 0.9985, "ratio": 0.5, "after": 0, "before": 4}),
+        ("memvr", {"threshold": 0.0, "ratio": 0.5, "after": 0, "before": 4, "activation": "silu"}),
+    ):
+        model, inputs = tiny.model("llava", head_dim=16), tiny.inputs("llava", rows=2, text_lengths=(4, 5))
+        results = []
+        for fast in ("off", "graph"):
+            with seewhen.attach(model, seewhen.method(name, **changes), fast=fast) as handle:
+                output = model.generate(
+                    **inputs, max_new_tokens=5, do_sample=False, output_logits=True, return_dict_in_generate=True
+                )
+                results.append((output, handle.trace.tensors.get("gate")))
+        (stock, gates_off), (fast_output, gates_fast) = results
+        assert torch.equal(stock.sequences, fast_output.sequences), name
+        assert gates_off is None or torch.equal(gates_off, gates_fast), name
+        for a, b in zip(stock.logits, fast_output.logits, strict=True):
+            removed = torch.isneginf(a)
+            torch.testing.assert_close(a.masked_fill(removed, 0), b.masked_fill(removed, 0), atol=1e-3, rtol=0)
+
+
 if __name__ == "__main__":
     for part in sys.argv[1:]:
         torch.manual_seed(0)
