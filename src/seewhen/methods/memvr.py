@@ -93,7 +93,13 @@ class SecondLook(Intervention):
 
             state = backbone.norm(state) if self.lens_norm else state
             scratch[f"open{layer}"], scratch["used"] = judge(
-                state, backbone.head.weight, memory.present, scratch.get("used"), self.threshold, step.recorder, layer
+                state,
+                backbone.head.weight,
+                memory.present,
+                scratch.get("used"),
+                self.threshold,
+                step.recorder,
+                layer,
             )
             return
         uncertainty = top_entropy(backbone.lens(state) if self.lens_norm else backbone.project(state))
@@ -107,8 +113,8 @@ class SecondLook(Intervention):
         step.recorder.write("gate", open_, layer)
 
     def _fused(self, step: Step, memory: _Memory, state: Tensor) -> bool:
-        """Whether our kernels judge and look. They leave out the entropy of layers that no longer matter, which a full
-        trace keeps."""
+        """Whether our kernels judge and look. They leave out the entropy of layers that no longer matter, which a
+        full trace keeps."""
         sequence, head = step.sequence, step.sequence.backbone.head
         if step.prefill is not None or step.recorder.full or not sequence.fast or not kernels_run_on(state.device):
             return False

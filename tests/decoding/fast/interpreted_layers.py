@@ -92,7 +92,9 @@ def recurrent_models() -> None:
         backbone = Backbone.of(tiny.model(family))
         assert len(list(recurrent_layers(backbone))) == count
         with swapped(backbone):
-            changed = [layer for layer in backbone.layers if "forward" in getattr(layer, "linear_attn", layer).__dict__]
+            changed = [
+                layer for layer in backbone.layers if "forward" in getattr(layer, "linear_attn", layer).__dict__
+            ]
         assert len(changed) == count
 
 
@@ -120,7 +122,7 @@ def relevances() -> None:
 
 
 def second_looks() -> None:
-    """Judging and looking against the plain functions; a row looks once, and where all have the head is not read."""
+    """Judging and looking against the plain functions. Where all rows have looked, the head is not read."""
     from seewhen.decoding.kernels import second_look_kernel
     from seewhen.decoding.recorder import Recorder
     from seewhen.methods.memvr import SecondLook, _Memory, top_entropy
@@ -145,7 +147,9 @@ def second_looks() -> None:
         assert torch.equal(used, before)
     assert before.tolist() == [True, False, True]
     nothing = torch.full_like(head, torch.nan)
-    open_, _ = second_look_kernel.judge(states, nothing, present, torch.ones(3, dtype=torch.bool), 0.75, recorder, 1)
+    open_, _ = second_look_kernel.judge(
+        states, nothing, present, torch.ones(3, dtype=torch.bool), 0.75, recorder, 1
+    )
     assert not open_.any()
 
     features, states, output = torch.randn(2, 70, 48), torch.randn(3, 1, 48), torch.randn(3, 1, 48)

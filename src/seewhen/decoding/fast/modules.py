@@ -63,7 +63,7 @@ class _Group:
 
 @contextmanager
 def swapped(backbone: Backbone) -> Iterator[None]:
-    """Our kernels in the decoder's linear, feed-forward and recurrent layers, norms, rotary embeddings and its head."""
+    """Our kernels in the decoder's linear, feed-forward and recurrent layers, norms, rotary embeddings, head."""
     changed: list[nn.Module] = []
     try:
         for layer, forward in recurrent_layers(backbone):

@@ -98,7 +98,7 @@ def _agree(module: Any, stock: Callable[..., Tensor], ours: Callable[..., Tensor
         if states is None:
             return False
         results.append((*outputs, *states))
-    # The norm at the end enlarges the rounding of heads whose output happens to be small; another rule would differ by
-    # as much as its own size.
+    # The norm at the end enlarges the rounding of heads whose output happens to be small; another rule would
+    # differ by as much as its own size.
     bound = 16 * torch.finfo(tokens.dtype).eps
     return all(bool((a - b).float().norm() <= bound * b.float().norm()) for b, a in zip(*results, strict=True))

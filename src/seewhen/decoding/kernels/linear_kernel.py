@@ -93,7 +93,8 @@ def linear(x: Tensor, weights: tuple[Tensor, ...], biases: tuple[Tensor | None, 
     counts = [weight.shape[0] for weight in weights]
     biased = biases[0] is not None
     padded = [
-        [*given, *([given[0]] * (_MOST_MATRICES - len(given)))] for given in (weights, biases if biased else weights, results)
+        [*given, *([given[0]] * (_MOST_MATRICES - len(given)))]
+        for given in (weights, biases if biased else weights, results)
     ]
     counts += [0] * (_MOST_MATRICES - len(counts))
     single = rows == 1

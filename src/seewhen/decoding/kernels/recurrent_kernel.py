@@ -1,9 +1,10 @@
 """One token through a recurrent layer (gated delta rule): two kernels instead of some sixty.
 
 The first makes, for one value head and a part of its width, everything up to the layer's raw output: the causal
-convolution and its SiLU, the gates, queries and keys of length one, the decay and the update of the state in place.
-Programs of one key head share convolution columns, so none may move them on; the second kernel does that, after all
-have read them, beside the gated norm, which needs a whole head. Everything is rounded where the stock module rounds.
+convolution and its SiLU, the gates, queries and keys of length one, decay and update of the state in place.
+Programs of one key head share convolution columns, so none may move them on; the second kernel does that, after
+all have read them, beside the gated norm, which needs a whole head. Everything is rounded where the stock module
+rounds.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def recur(
     """The normed and gated output (rows, heads * e) of one token; `conv` and `state` are updated in place.
 
     `qkv` (rows, channels), `z` (rows, heads * e), `b` and `a` (rows, heads); `conv` (rows, channels, width);
-    `state` (rows, heads, d, e); `conv_weight` (channels, width); `decay_log` and `shift` (heads,); `norm_weight` (e,).
+    `state` (rows, heads, d, e); `conv_weight` (channels, width); `decay_log`, `shift` (heads,); `norm_weight` (e,)
     """
     rows, heads, d, e = state.shape
     channels, width = conv.shape[1:]
@@ -129,7 +130,7 @@ def recur(
 
 def takes(conv: Tensor, state: Tensor, conv_weight: Tensor) -> bool:
     """Whether the kernels take a layer with such states."""
-    rows, heads, d, e = state.shape
+    _, heads, d, e = state.shape
     keys = conv.shape[1] - heads * e
     return (
         state.dtype == torch.float32

@@ -69,7 +69,9 @@ def _spread(weight_ptr, column_ptr, valid_ptr, out_ptr, tokens, columns, block: 
     tl.store(out_ptr + row * columns + column, tl.load(weight_ptr + row * tokens + at, mask=seen), mask=seen)
 
 
-def weights(query: Tensor, units: Tensor, valid: Tensor, all_rows: int, scale: float, floor: float | None) -> Tensor:
+def weights(
+    query: Tensor, units: Tensor, valid: Tensor, all_rows: int, scale: float, floor: float | None
+) -> Tensor:
     """Weights (all rows, tokens), zero on padding and in branch rows, of image tokens for `query` (rows, d).
 
     `units` (rows, tokens, d) have length one. With `floor` None the printed form, otherwise the shifted one.

@@ -1,9 +1,9 @@
 """MemVR's second look in kernels that stop at once where nothing is to be done.
 
-Judging: the head's product keeps its ten largest logits per block; one program per row finds the ten largest of all,
-their entropy and the decision. A row looks again at most once per pass, so where all rows have, the head is not
-read any more. Looking: image features as keys, the same as values, and the mix with the feed-forward output; all three
-kernels read the decision on the device. The reference is `seewhen.methods.memvr`.
+Judging: the head's product keeps its ten largest logits per block; one program per row finds the ten largest of
+all, their entropy and the decision. A row looks again at most once per pass, so where all rows have, the head is
+not read any more. Looking: image features as keys, the same as values, and the mix with the feed-forward output;
+all three kernels read the decision on the device. The reference is `seewhen.methods.memvr`.
 """
 
 from __future__ import annotations
@@ -119,17 +119,17 @@ def _values(
 
 @triton.jit
 def _mix(
-    output_ptr, delta_ptr, open_ptr, mixed_ptr, rows, d, ratio: tl.constexpr, tiny: tl.constexpr, block: tl.constexpr
+    output_ptr, delta_ptr, open_ptr, mixed_ptr, rows, d,
+    ratio: tl.constexpr, tiny: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     row, at = tl.program_id(0), tl.arange(0, block)
     given = tl.load(output_ptr + row * d + at, mask=at < d, other=0.0)
     result = given
-    if row < rows:  # the rows after these are branches
-        if tl.load(open_ptr + row) != 0:
-            ffn = given.to(tl.float32)
-            delta = tl.load(delta_ptr + row * d + at, mask=at < d, other=0.0)
-            scale = (tl.sum(tl.abs(ffn), 0) / d) / tl.maximum(tl.sum(tl.abs(delta), 0) / d, tiny)
-            result = ((1.0 - ratio) * ffn + ratio * scale * delta).to(given.dtype)
+    if tl.load(open_ptr + row, mask=row < rows, other=0) != 0:  # the rows after these are branches
+        ffn = given.to(tl.float32)
+        delta = tl.load(delta_ptr + row * d + at, mask=at < d, other=0.0)
+        scale = (tl.sum(tl.abs(ffn), 0) / d) / tl.maximum(tl.sum(tl.abs(delta), 0) / d, tiny)
+        result = ((1.0 - ratio) * ffn + ratio * scale * delta).to(given.dtype)
     tl.store(mixed_ptr + row * d + at, result, mask=at < d)
 
 
@@ -142,7 +142,7 @@ def judge(
     recorder: Recorder,
     layer: int,
 ) -> tuple[Tensor, Tensor]:
-    """Which rows look again before `layer`, and which have by now; `used` is None in a pass's first judged layer."""
+    """Which rows look again in `layer`, and which have by now; `used` is None in a pass's first judged layer."""
     rows, columns = states.shape
     states, count = states.contiguous(), head.shape[0]
     first = used is None
@@ -182,9 +182,7 @@ def look(
         states, features, size, size if up is None else up, open_, scores, tokens, d,
         active=up is not None, some=4, block=1024, num_warps=4,
     )  # fmt: skip
-    _values[(rows, triton.cdiv(d, 32))](
-        scores, features, open_, delta, tokens, d, some=64, block=32, num_warps=4
-    )
+    _values[(rows, triton.cdiv(d, 32))](scores, features, open_, delta, tokens, d, some=64, block=32, num_warps=4)
     _mix[(output.shape[0],)](
         output, delta, open_, mixed, rows, d, ratio=float(ratio), tiny=torch.finfo(torch.float32).tiny,
         block=triton.next_power_of_2(d), num_warps=8,

@@ -1,0 +1,417 @@
+"""Kernels for whole layers and methods, on one GPU: each with and without, in one run.
+
+    PYTHONPATH=src:benchmarks python benchmarks/speed/kernels_layers.py --out kernels-layers.json --seconds 110
+
+Every item stands alone: one that fails leaves its traceback in the result, and the next one runs. The file is
+written after each item; no item begins after `--seconds`. `--items a,b` chooses some, `--tiny` rehearses anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+import seewhen
+from seewhen.asking.attach import Attachment
+from seewhen.backbones.shapes import random_inputs, random_model, shape_config
+from seewhen.decoding.fast import modules
+from seewhen.decoding.kernels import gate_kernel, recurrent_kernel, relevance_kernel, second_look_kernel
+from seewhen.decoding.tilted_attention import Relevance
+from seewhen.equations import where
+from seewhen.methods.memvr import SecondLook
+from seewhen.speed.measure import costs
+
+# What a run can leave out, and what stands in its place.
+SWITCHES: dict[str, tuple[Any, str, Any]] = {
+    "recurrent": (modules, "recurrent_layers", lambda _: iter(())),
+    "relevance": (Relevance, "fuses", lambda *_: False),
+    "second look": (SecondLook, "_fused", lambda *_: False),
+}
+
+
+@contextlib.contextmanager
+def without(*names: str) -> Iterator[None]:
+    """The fast path without some of its kernels."""
+    stock = {name: getattr(*SWITCHES[name][:2]) for name in names}
+    for name in names:
+        setattr(*SWITCHES[name])
+    try:
+        yield
+    finally:
+        for name in names:
+            setattr(*SWITCHES[name][:2], stock[name])
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and how large."""
+
+    device: str
+    tiny: bool
+
+    @cache  # noqa: B019  (one setting per run)
+    def model(self, shape: str) -> tuple[Any, Any]:
+        """A model of random weights, and its configuration."""
+        config = shape_config(shape, tiny=self.tiny)
+        return random_model(config, device=self.device, dtype=torch.bfloat16), config
+
+    def inputs(self, config: Any, rows: int) -> dict[str, Any]:
+        """A prompt with one image for each row."""
+        return dict(random_inputs(config, rows=rows, device=self.device, dtype=torch.bfloat16))
+
+
+def replayed(call: Callable[[], object], device: str, repeats: int = 15, inside: int = 20) -> float:
+    """Microseconds per call: `inside` calls in one graph, median of replays; on a CPU, of plain calls."""
+    call()
+    if device == "cpu":
+        begin = time.perf_counter()
+        call()
+        return 1e6 * (time.perf_counter() - begin)
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(inside):
+            call()
+    times = []
+    for _ in range(repeats):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(1000 * begin.elapsed_time(end) / inside)
+    return statistics.median(times)
+
+
+def step_costs(setting: Setting, shape: str, methods: dict[str, Any], rows: int, repeats: int = 5) -> list[dict]:
+    """ms per token of methods in turns, with ratio to regular decoding of the same rounds."""
+    model, config = setting.model(shape)
+    found, failures = costs(
+        model,
+        lambda batch: setting.inputs(config, batch),
+        methods,
+        batches=(rows,),
+        tokens=6 if setting.tiny else 64,
+        repeats=2 if setting.tiny else repeats,
+        fast="graph",
+    )
+    table = [
+        {
+            "method": c.method,
+            "way": c.way,
+            "rows": rows,
+            "ms": c.ms_per_token,
+            "rounds": c.rounds,
+            "ratio": c.ratio,
+        }
+        | {"low": c.ratio_low, "high": c.ratio_high, "floor share": c.floor_share, "prefill ms": c.prefill_ms}
+        | {"first call s": c.first_call_s}
+        for c in found
+    ]
+    for row in table:
+        ratio = "" if row["ratio"] is None else f"{row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+        print(
+            f"   {row['method']:14} rows {rows}: {row['ms']:.3f} ms, floor {row['floor share']:.0%} {ratio}",
+            flush=True,
+        )
+    return table + [{"failed": failures}] * bool(failures)
+
+
+def profiled(setting: Setting, shape: str, name: str) -> list[tuple[str, float, int]]:
+    """Kernels of one captured step: microseconds and calls, largest first."""
+    model, config = setting.model(shape)
+    attachment = Attachment.of(model, seewhen.method(name), fast="graph")
+    with attachment.placed():
+        model.generate(
+            **setting.inputs(config, 1), max_new_tokens=20, do_sample=False, eos_token_id=None, pad_token_id=0
+        )
+    if setting.device == "cpu":
+        return []
+    from torch.profiler import ProfilerActivity, profile
+
+    (step,) = attachment.loop.kept.all
+    step.run()
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        step.run()
+        torch.cuda.synchronize()
+    found = [(e.key[:90], float(e.device_time_total), e.count) for e in seen.key_averages()]
+    return sorted(found, key=lambda one: -one[1])[:40]
+
+
+# -- items ---------------------------------------------------------------------------------------------------
+
+
+def recurrent_layer(setting: Setting) -> list[dict]:
+    """One recurrent layer of Qwen3.5-4B's size between its projections, and its four projections."""
+    out = []
+    heads, key_heads, d, e, hidden = (4, 2, 16, 16, 64) if setting.tiny else (32, 16, 128, 128, 2560)
+    channels, dtype = 2 * key_heads * d + heads * e, torch.bfloat16
+    for rows in (1, 8):
+        make = lambda *shape: torch.randn(shape, device=setting.device, dtype=dtype)  # noqa: E731
+        given = (make(rows, channels), make(rows, heads * e), make(rows, heads), make(rows, heads))
+        conv, state = make(rows, channels, 4), torch.randn(rows, heads, d, e, device=setting.device)
+        weights = (make(channels, 4), make(heads), make(heads), make(e))
+        row = {"rows": rows}
+        row["two kernels us"] = replayed(
+            lambda g=given, c=conv, s=state, w=weights: recurrent_kernel.recur(*g, c, s, *w, 1e-6), setting.device
+        )
+        from seewhen.decoding.kernels.linear_kernel import linear
+
+        counts = (channels, heads * e, heads, heads)
+        sets = [tuple(make(n, hidden) for n in counts) for _ in range(1 if setting.tiny else 12)]
+        x = make(rows, 1, hidden)
+        inside = len(sets)
+        row["one launch us"] = (
+            replayed(lambda: [linear(x, s, (None,) * 4) for s in sets], setting.device, inside=1) / inside
+        )
+        row["four launches us"] = (
+            replayed(lambda: [linear(x, (w,), (None,)) for s in sets for w in s], setting.device, inside=1)
+            / inside
+        )
+        row["floor us"] = sum(counts) * hidden * 2 / 4.29e6
+        out.append(row)
+    return out
+
+
+def relevance(setting: Setting) -> list[dict]:
+    """The relevance of 576 image tokens, plain and in kernels."""
+    out = []
+    for rows, tokens, d in ((1, 576, 4096), (8, 576, 4096), (1, 9216, 4096)):
+        if setting.tiny:
+            tokens, d = 20, 64
+        units = where.unit(torch.randn(rows, tokens, d, device=setting.device))
+        query = torch.randn(rows, d, device=setting.device, dtype=torch.bfloat16)
+        valid = torch.ones(rows, tokens, dtype=torch.bool, device=setting.device)
+        index = torch.arange(tokens, device=setting.device).expand(rows, -1).contiguous()
+        rule, columns = Relevance(), tokens + 192
+
+        def plain(q=query, u=units, v=valid, i=index, c=columns) -> object:
+            return torch.zeros((len(q), c), device=q.device).scatter_add(1, i, rule.weights(q, u, v))
+
+        def fused(q=query, u=units, v=valid, i=index, c=columns) -> object:
+            return relevance_kernel.spread(rule.fused_weights(q, u, v, len(q)), i, v, c)
+
+        times = {"plain us": replayed(plain, setting.device), "kernels us": replayed(fused, setting.device)}
+        out.append({"rows": rows, "tokens": tokens, **times, "floor us": units.numel() * 4 / 4.29e6})
+    return out
+
+
+def second_look(setting: Setting) -> list[dict]:
+    """MemVR's judgement and look: where the gate opens, and where there is nothing to do."""
+    from seewhen.decoding.recorder import Recorder
+
+    out = []
+    count, d, tokens = (300, 64, 20) if setting.tiny else (32064, 4096, 576)
+    for rows in (1, 8):
+        make = lambda *shape: torch.randn(shape, device=setting.device, dtype=torch.bfloat16)  # noqa: E731
+        recorder = Recorder("summary", rows, 4, 4, torch.device(setting.device))
+        recorder.declare("top_entropy", (rows, 4))
+        recorder.declare("gate", (rows, 4), fill=False)
+        heads, states, x, output = (
+            [make(count, d) for _ in range(3)],
+            make(rows, d),
+            make(rows, 1, d),
+            make(rows, 1, d),
+        )
+        features, size = (
+            torch.randn(rows, tokens, d, device=setting.device),
+            torch.ones(rows, device=setting.device),
+        )
+        yes, no = (torch.full((rows,), value, device=setting.device) for value in (True, False))
+        judge, look = second_look_kernel.judge, second_look_kernel.look
+        row: dict[str, Any] = {"rows": rows}
+        for name, used in (("judged", None), ("nothing to judge", yes)):
+            row[f"{name} us"] = replayed(
+                lambda u=used: [judge(states, h, yes, u, 0.5, recorder, 2) for h in heads],
+                setting.device,
+                inside=4,
+            ) / len(heads)
+        for name, open_ in (("looked", yes), ("nothing to look at", no)):
+            row[f"{name} us"] = replayed(
+                lambda o=open_: look(x, output, features, size, None, o, 0.1), setting.device
+            )
+        out.append(row)
+    return out
+
+
+def qwen(setting: Setting) -> list[dict]:
+    """Qwen3.5-4B's shape with and without the recurrent kernels: regular, CAI, with contrast."""
+    methods = {"regular": seewhen.method("regular"), "cai": seewhen.method("cai")}
+    out = step_costs(setting, "qwen3.5-4b", methods | {"cai+contrast": seewhen.method("cai", contrast=3.0)}, 1)
+    out += step_costs(setting, "qwen3.5-4b", methods, 8, repeats=3)
+    with without("recurrent"):
+        out.append({"without recurrent": step_costs(setting, "qwen3.5-4b", methods, 1, repeats=3)})
+    return out
+
+
+def qwen_profile(setting: Setting) -> list:
+    """Where a regular step of Qwen3.5-4B's shape spends its time."""
+    return profiled(setting, "qwen3.5-4b", "regular")
+
+
+def second_tier(setting: Setting) -> list[dict]:
+    """Methods with attention or hooks of their own, LLaVA-1.5-7B's shape."""
+    names = ("regular", "cai", "locore", "sid", "memvr", "dola", "pai")
+    return step_costs(setting, "llava-1.5-7b", {name: seewhen.method(name) for name in names}, 1, repeats=4)
+
+
+def cai(setting: Setting) -> list[dict]:
+    """CAI at one and eight rows, with and without the relevance kernels and with a part of the head kept near."""
+    methods = {"regular": seewhen.method("regular"), "cai": seewhen.method("cai")}
+    out: list[dict] = []
+    with without("relevance"):
+        out.append({"without relevance": step_costs(setting, "llava-1.5-7b", methods, 1, repeats=4)})
+    for megabytes in (12, 24, 36):
+        with staying(megabytes * 10**6):
+            table = step_costs(setting, "llava-1.5-7b", methods, 1, repeats=4)
+            out.append({"head kept near, MB": megabytes, "rows": table})
+    return out + step_costs(setting, "llava-1.5-7b", methods, 8, repeats=4)
+
+
+def cai_profile(setting: Setting) -> list:
+    """Where a CAI step spends its time."""
+    return profiled(setting, "llava-1.5-7b", "cai")
+
+
+def memvr_profile(setting: Setting) -> list:
+    """Where a MemVR step spends its time."""
+    return profiled(setting, "llava-1.5-7b", "memvr")
+
+
+def sid_profile(setting: Setting) -> list:
+    """Where a SID step spends its time."""
+    return profiled(setting, "llava-1.5-7b", "sid")
+
+
+# -- an experiment: the first rows of the head stay in the second-level cache from gate to gate -------------------
+
+
+@triton.jit
+def _dot(
+    x_ptr, w_ptr, first, count, columns, rows,
+    block_n: tl.constexpr, block_k: tl.constexpr, precision: tl.constexpr, policy: tl.constexpr,
+):  # fmt: skip
+    n, k, m = first + tl.arange(0, block_n), tl.arange(0, block_k), tl.arange(0, 16)
+    total = tl.zeros((block_n, 16), tl.float32)
+    for start in range(0, columns, block_k):
+        inside = (start + k) < columns
+        at = n[:, None].to(tl.int64) * columns + start + k[None]
+        w = tl.load(w_ptr + at, mask=(n < count)[:, None] & inside[None], other=0.0, eviction_policy=policy)
+        x = tl.load(
+            x_ptr + m[None] * columns + start + k[:, None], mask=(m < rows)[None] & inside[:, None], other=0.0
+        )
+        total = tl.dot(w, x, acc=total, input_precision=precision)
+    return total
+
+
+@triton.jit
+def _staying_parts(
+    x_ptr, w_ptr, out_ptr, count, columns, programs, rows, stay,
+    block_n: tl.constexpr, block_k: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
+    program, m16 = tl.program_id(0), tl.arange(0, 16)
+    first = program * block_n
+    if program < stay:
+        z = _dot(x_ptr, w_ptr, first, count, columns, rows, block_n, block_k, precision, "evict_last")
+    else:
+        z = _dot(x_ptr, w_ptr, first, count, columns, rows, block_n, block_k, precision, "evict_first")
+    live = (first + tl.arange(0, block_n)) < count
+    z = tl.where(live[:, None], z, float("-inf"))
+    m = tl.max(z, 0)
+    e = tl.exp(z - m[None])
+    at = out_ptr + program + programs * m16
+    tl.store(at, m, mask=m16 < rows)
+    tl.store(at + programs * rows, tl.sum(e, 0), mask=m16 < rows)
+    tl.store(at + 2 * programs * rows, tl.sum(tl.where(live[:, None], (z - m[None]) * e, 0.0), 0), mask=m16 < rows)
+
+
+@contextlib.contextmanager
+def staying(size: int) -> Iterator[None]:
+    """Gates that ask the card to keep the first `size` bytes of the head."""
+
+    def parts_of(states: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
+        rows, columns = states.shape
+        count, programs = head.shape[0], triton.cdiv(head.shape[0], 64)
+        parts = torch.empty((3, rows, programs), dtype=torch.float32, device=states.device)
+        _staying_parts[(programs,)](
+            states.contiguous(), head, parts, count, columns, programs, rows, size // (128 * columns),
+            block_n=64, block_k=128, precision="tf32", num_warps=4, num_stages=5,
+        )  # fmt: skip
+        return parts
+
+    stock = gate_kernel._parts_of
+    gate_kernel._parts_of = parts_of
+    try:
+        yield
+    finally:
+        gate_kernel._parts_of = stock
+
+
+# Small things first, then one model after the other.
+ITEMS: dict[str, Callable[[Setting], list]] = {
+    item.__name__: item
+    for item in (
+        recurrent_layer, relevance, second_look, qwen, qwen_profile, second_tier, cai, cai_profile,
+        memvr_profile, sid_profile,
+    )
+}  # fmt: skip
+
+
+def run(out: Path | None, seconds: float, chosen: list[str], setting: Setting) -> dict[str, Any]:
+    """All chosen items, whatever happens to each."""
+    began = time.time()
+    result: dict[str, Any] = {
+        "command": " ".join(sys.argv),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+    }
+    if setting.device == "cuda":
+        result["device"] = torch.cuda.get_device_name()
+    for name in chosen:
+        if time.time() - began > seconds:
+            result[name] = {"left out": f"after {time.time() - began:.0f} s"}
+            continue
+        print(name, flush=True)
+        try:
+            result[name] = ITEMS[name](setting)
+        except Exception:
+            result[name] = {"failed": traceback.format_exc()}
+            print(traceback.format_exc()[-1500:], flush=True)
+        result[f"{name}: s"] = round(time.time() - began, 1)
+        if out:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(json.dumps(result, indent=1) + "\n")
+        if not name.endswith("profile"):
+            print(json.dumps(result[name])[:1500], f"{time.time() - began:.0f} s", flush=True)
+    return result
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--seconds", type=float, default=110)
+    parser.add_argument("--items", default=",".join(ITEMS))
+    parser.add_argument("--tiny", action="store_true", help="small models, on the CPU where there is no GPU")
+    options = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    run(options.out, options.seconds, options.items.split(","), Setting(device, options.tiny))
+
+
+if __name__ == "__main__":
+    main()
