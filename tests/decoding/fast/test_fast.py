@@ -162,16 +162,20 @@ PARTS = [
 ]
 
 
+LAYERS = ["recurrences", "recurrent_prompts", "recurrent_models", "relevances", "second_looks", "methods"]
+
+
 @pytest.mark.slow
-def test_kernels_equal_their_references():
+@pytest.mark.parametrize(("program", "parts"), [("interpreted.py", PARTS), ("interpreted_layers.py", LAYERS)])
+def test_kernels_equal_their_references(program, parts):
     pytest.importorskip("triton", reason="the kernels are written in Triton, which is not installed")
     here = Path(__file__).parent
     path = os.pathsep.join([str(here.parents[1]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, str(here / "interpreted.py"), *PARTS],
+        [sys.executable, str(here / program), *parts],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.stdout == "".join(f"{part} equal\n" for part in PARTS), done.stderr[-3000:]
+    assert done.stdout == "".join(f"{part} equal\n" for part in parts), done.stderr[-3000:]

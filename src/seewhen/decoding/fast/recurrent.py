@@ -36,7 +36,8 @@ def recurrent_layers(backbone: Backbone) -> Iterator[tuple[nn.Module, Callable[.
 
 
 def _is_recurrent(module: Any) -> bool:
-    conv, norm = getattr(module, "conv1d", None), getattr(module, "norm", None)
+    conv: Any = getattr(module, "conv1d", None)
+    norm: Any = getattr(module, "norm", None)
     return (
         all(isinstance(getattr(module, name, None), nn.Module) for name in _PROJECTIONS)
         and all(isinstance(getattr(module, name, None), Tensor) for name in ("A_log", "dt_bias"))
