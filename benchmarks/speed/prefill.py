@@ -3,8 +3,9 @@
     python benchmarks/speed/prefill.py --out benchmarks/speed/results/prefill.json
 
 Ways: `loop` is transformers' own loop, `steps` captures the steps but not the prompt, `prompts` captures the
-prompt too. For each way and method: milliseconds until the first token is chosen (events on a GPU), until the host has it (a
-streamer), and the parts of one call: before the tower, tower, merge (tower to decoder), decoder, head and rest.
+prompt too. For each way and method: milliseconds until the first token is chosen (events on a GPU), until the
+host has it (a streamer), and the parts of one call: before the tower, tower, merge (tower to decoder), decoder,
+head and rest.
 In a replayed pass a part is what the device took, and the host is free meanwhile.
 """
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import statistics
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +16,9 @@ from seewhen.errors import InvalidInput, SeewhenError
 
 if TYPE_CHECKING:
     from seewhen.backbones.loading import Loaded
+
+_LOADS = Path("/proc/loadavg")
+_LOOKS, _BETWEEN = 9, 0.004
 
 
 def open_model(model: str, options: Mapping[str, Any]) -> Loaded:
@@ -36,10 +41,8 @@ def prepare_for(model: str) -> None:
             "The small model is missing from this installation.",
             "Install seewhen again, or name another with --model.",
         )
-    if is_packaged(model):  # its steps are too short to share even an idle machine
-        _limit_threads(1)
-    elif model == loading.PHOTO:
-        _limit_threads(_idle_cores())
+    # Its steps are too short to share even an idle machine.
+    _limit_threads(1 if is_packaged(model) else _idle_cores())
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -54,12 +57,31 @@ def _limit_threads(most: int) -> None:
 
 
 def _idle_cores() -> int:
-    """Cores that nobody else is using, as far as the system says; one at least."""
+    """Cores that nobody else is using now, as far as the system says; one at least."""
+    every = os.cpu_count() or 1
+    ours = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else every
+    return max(1, ours - round(_others_at_work() * ours / every))  # others may run on any core
+
+
+def _others_at_work() -> int:
+    """How many threads of others want a core: of a few looks, the middle one. Elsewhere than on Linux the load of
+    the last minute, which knows nothing yet of what has just begun, and still of what has ended."""
+    looks = []
+    for _ in range(_LOOKS):
+        running = _running()
+        if running is None:
+            return round(os.getloadavg()[0]) if hasattr(os, "getloadavg") else 0
+        looks.append(running - 1)  # without this one
+        time.sleep(_BETWEEN)
+    return int(statistics.median(looks))
+
+
+def _running() -> int | None:
+    """Threads that run or could run at this moment, this one among them."""
     try:
-        busy = round(os.getloadavg()[0])
-    except (AttributeError, OSError):  # Windows has none
-        busy = 0
-    return max(1, (os.cpu_count() or 1) - busy)
+        return int(_LOADS.read_text(encoding="ascii").split()[3].split("/")[0])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def check_device(device: str | None) -> None:
