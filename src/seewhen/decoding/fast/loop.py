@@ -106,17 +106,19 @@ class FastLoop:
         earlier = self.kept.take(key)
         prompts = Passes() if earlier is None else earlier.prompts
         kwargs["past_key_values"] = cache = _cache(model, key[1], earlier)
+        tape = None
+        if not judges:  # made before the prompt is read: it reads the token ids back, and would wait for that
+            tape = Tape(input_ids, steps, generation_config, stopping_criteria, self.streamer)
         with (
             turn(input_ids.device),
             replayed(self.session, prompts, cache, lambda: _cache(model, key[1], earlier)),
         ):
             logits, kwargs = read_prompt(model, input_ids, generation_config, kwargs)
         choose = Chooser(logits_processor, generation_config.do_sample)
-        if judges:
+        if tape is None:
             choosing = Choosing(logits_processor, stopping_criteria, generation_config, self.streamer)
             steps_of = CapturedSteps(self.session, self.kept, model, kwargs, input_ids, choose, earlier, prompts)
             return steps_of.judged(choosing, logits)
-        tape = Tape(input_ids, steps, generation_config, stopping_criteria, self.streamer)
         with turn(input_ids.device):
             first, scores = choose(input_ids, logits)
         tape.put(first, logits, scores)
@@ -151,6 +153,7 @@ class FastLoop:
         assert sequence is not None
         step, warm = StepMaker(self.session).step(model, tape.so_far, kwargs, choose, earlier)
         if not warm:
+            tape.catch_up()  # whoever listens need not wait for the capture
             with turn(tape.ids.device):
                 step.run()  # the second token; from here on everything is warm
             self._put(step, tape, choose)

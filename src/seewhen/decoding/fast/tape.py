@@ -78,10 +78,14 @@ class Tape:
         for criterion in self.others:
             self.done |= criterion(self.host[:, :end], None).cpu()
 
-    def result(self) -> Any:
-        """What `generate` returns."""
+    def catch_up(self) -> None:
+        """Read all that is queued."""
         while self.queue and not self.finished:
             self._read()
+
+    def result(self) -> Any:
+        """What `generate` returns."""
+        self.catch_up()
         if self.streamer is not None:
             self.streamer.end()
         sequences = self.host[:, : self.start + self.read].to(self.ids.device)
