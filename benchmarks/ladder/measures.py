@@ -19,6 +19,7 @@ from embedded.train.measure import mentions
 from ladder.exam import TEST, questions
 from ladder.rungs import kind_of
 from ladder.stand_in import Response
+from seewhen.errors import InvalidInput
 from seewhen.scenes.scene import Scene, dataset
 from seewhen.scenes.world import CATEGORIES
 from seewhen.verdicts.ceiling import Ceiling, Pairs, ceiling
@@ -210,15 +211,9 @@ def signal(folder: Path, model: str) -> dict[str, float]:
 
 def responses(folder: Path, wanted: Sequence[str] | None = None) -> dict[str, Response]:
     """What the rule of the stand-in looks at, for each rung, seeds averaged. Nothing of CAI is read."""
-    from seewhen.errors import InvalidInput
-
     by_kind: dict[str, list[Response]] = {}
     for model in wanted or models(folder):
-        try:
-            found = _response(folder, model)
-        except InvalidInput:  # nothing named rightly, or nothing wrongly
-            continue
-        by_kind.setdefault(kind_of(model), []).append(found)
+        by_kind.setdefault(kind_of(model), []).append(_response(folder, model))
     return {kind: _mean(found) for kind, found in by_kind.items()}
 
 
@@ -226,7 +221,10 @@ def _response(folder: Path, model: str) -> Response:
     base = answered(folder, model, "regular")
     assert base is not None and base.sampled is not None
     now = dict(zip(METRICS, values(base.sampled.sum(0)), strict=True))
-    quantities = {f"auroc {name}": value for name, value in signal(folder, model).items()}
+    try:
+        quantities = {f"auroc {name}": value for name, value in signal(folder, model).items()}
+    except InvalidInput:  # nothing named rightly, or nothing wrongly
+        quantities = {}
     for name in ("vcd", "pai", "only", "opera"):
         found = answered(folder, model, name)
         if found is None:

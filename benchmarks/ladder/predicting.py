@@ -1,6 +1,6 @@
 """Can a method's effect be told from the model alone? Rank correlations, and each rung predicted from the others.
 
-What predicts was fixed before any rung was trained: `PREDICTORS`, linear, a ridge of 1 on standardised values.
+What predicts, and how, was fixed before any rung was trained: `seewhen.runs.ladder`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seewhen.runs.ladder import LEAST, PREDICTORS, Fit
 from seewhen.runs.stats import holm
 
 Array = NDArray[np.float64]
-# How far answers depend on the image, how usual its words are without it, what it knows better than it says,
-# how well it answers.
-PREDICTORS = ("divergence", "usual_without", "recoverable", "asked_auroc")
-RIDGE = 1.0
 PERMUTATIONS = 4000
-LEAST = 8  # rungs, below which nothing is predicted
 
 
 @dataclass(frozen=True)
@@ -85,20 +81,6 @@ def correlations(
     return sorted(out, key=lambda each: -abs(each.rho))
 
 
-def fitted(x: Array, y: Array) -> tuple[Array, Array, Array, float]:
-    """Ridge regression on standardised columns: mean, spread, weights, and the mean of y."""
-    mean, spread = x.mean(0), x.std(0)
-    spread = np.where(spread > 0, spread, 1.0)
-    z = (x - mean) / spread
-    weights = np.linalg.solve(z.T @ z + RIDGE * np.eye(z.shape[1]), z.T @ (y - y.mean()))
-    return mean, spread, weights, float(y.mean())
-
-
-def predicted(x: Array, fit: tuple[Array, Array, Array, float]) -> Array:
-    mean, spread, weights, base = fit
-    return base + (x - mean) / spread @ weights
-
-
 def leave_one_out(
     effects: Mapping[str, float], diagnostics: Mapping[str, Mapping[str, float]], way: str
 ) -> Prediction | None:
@@ -112,7 +94,7 @@ def leave_one_out(
     told, means = np.empty(len(y)), np.empty(len(y))
     for number in range(len(y)):
         others = np.arange(len(y)) != number
-        told[number] = predicted(x[number : number + 1], fitted(x[others], y[others]))[0]
+        told[number], _ = Fit.of(x[others], y[others]).at(x[number])
         means[number] = y[others].mean()
     return Prediction(
         float(np.abs(told - y).mean()),

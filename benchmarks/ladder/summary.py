@@ -13,6 +13,8 @@ from ladder.measures import COOL, Array, answered, effect, level, models, recove
 from ladder.methods import GROUPS
 from ladder.rungs import kind_of
 from seewhen.errors import InvalidInput
+from seewhen.runs.diagnostics import Diagnostics, TiltShape
+from seewhen.runs.ladder import scalars
 from seewhen.verdicts.ceiling import Ceiling, Estimate
 
 METHODS = (
@@ -24,20 +26,9 @@ WAYS = ("greedy", "sampled")
 Entry = dict[str, Any]
 
 
-def scalars(found: Mapping[str, Any]) -> dict[str, float]:
-    """The diagnostics of `seewhen.runs.diagnostics` as numbers, one for each: layers are summed up."""
-    own = {name: value for name, value in found.items() if isinstance(value, int | float)}
-    layers = [value for value in found["image_attention"] if value is not None]
-    deep = layers[2 * len(layers) // 3 :]
-    own |= {"image_attention": float(np.mean(layers)), "image_attention_deep": float(np.mean(deep))}
-    points = [value for value in found.get("pointing") or () if value is not None]
-    if points:
-        own["pointing"] = float(max(points))
-    tilt = found["tilt"]
-    own |= {f"tilt_{name}": float(np.mean(tilt[name])) for name in ("negative_scores", "to_regular", "to_uniform")}
-    own["effective_patches"] = float(np.mean(tilt["effective_before"])) / tilt["patches"]
-    own["usual_without"] = -float(np.log(own["perplexity_without"]))  # how likely its words are without the image
-    return {name: value for name, value in own.items() if name not in ("pictures", "tokens")}
+def diagnosed(found: Mapping[str, Any]) -> dict[str, float]:
+    """The package's diagnostics, read from JSON, as numbers."""
+    return scalars(Diagnostics(**{**found, "tilt": TiltShape(**found["tilt"])}))
 
 
 def summary(folder: Path, replicates: int = 500) -> list[Entry]:
@@ -112,7 +103,7 @@ def _ceiling(folder: Path, names: Sequence[str], way: str, replicates: int) -> d
 
 def _diagnostics(folder: Path, names: Sequence[str]) -> dict[str, float]:
     files = [folder / "results" / name / "diagnostics.json" for name in names]
-    found = [scalars(json.loads(file.read_text("utf-8"))) for file in files if file.is_file()]
+    found = [diagnosed(json.loads(file.read_text("utf-8"))) for file in files if file.is_file()]
     shared = [name for name in found[0] if all(name in each for each in found)] if found else []
     return {name: round(float(np.mean([each[name] for each in found])), 6) for name in shared}
 

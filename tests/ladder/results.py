@@ -10,6 +10,7 @@ import numpy as np
 
 from ladder.exam import SAMPLES, TEST, questions
 from seewhen.backbones.loading import resolve
+from seewhen.runs.diagnostics import Diagnostics, TiltShape
 from seewhen.scenes import dataset
 from seewhen.scenes.captions import caption, expected
 from seewhen.scenes.streams import Stream
@@ -54,7 +55,10 @@ def write(folder: Path, model: str, invented: dict[str, float], divergence: floa
         np.savez(place / f"{name}.npz", **arrays)
     truth = np.array([[n in s.names for n in CATEGORIES] for s in dataset("shifted", SCENES, seed=TEST)])
     np.savez(place / "asked.npz", odds=np.where(truth, 1.5, -1.5) + rng.normal(size=truth.shape))
-    tilt = {name: [0.5] for name in ("negative_scores", "to_regular", "to_uniform", "effective_before")}
-    found = {"image_attention": [0.2, 0.4], "divergence": divergence, "perplexity_without": 5.0 + seed % 3}
-    found |= {"pointing": [0.3, None], "tilt": {**tilt, "patches": 144.0}, "asked_auroc": 0.8, "tokens": 9}
-    (place / "diagnostics.json").write_text(json.dumps(found))
+    shape = ("negative_scores", "effective_before", "effective_after", "mass_before", "mass_after", "to_regular")
+    tilt = TiltShape("cai", (1,), 144.0, **{name: (0.5,) for name in (*shape, "to_uniform")})
+    found = Diagnostics(
+        2, 9, (0.2, 0.4), divergence, None, 0.5, 0.5, 1.0, 1.0, 2.0, 5.0 + seed % 3, tilt, pointing=(0.3, None),
+        asked_auroc=0.8,
+    )  # fmt: skip
+    (place / "diagnostics.json").write_text(json.dumps(found.to_json()))
