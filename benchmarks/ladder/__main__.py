@@ -211,8 +211,10 @@ def pack(bench: Bench, options: argparse.Namespace, out: Path) -> None:
     if not (bench.folder / CHOICE).exists():
         return
     chosen = json.loads((bench.folder / CHOICE).read_text("utf-8"))["chosen"]
-    if chosen != PACKAGED:
-        export(bench.folder / "models" / f"{chosen}.0", out)
+    made = sorted((bench.folder / "models").glob("*.json"))
+    own = [path.with_suffix("") for path in made if kind_of(path.stem) == chosen]
+    if chosen != PACKAGED and own:
+        export(own[0], out)
 
 
 def export(folder: Path, out: Path) -> None:

@@ -237,8 +237,9 @@ def _response(folder: Path, model: str) -> Response:
         assert found.sampled is not None
         then = dict(zip(METRICS, values(found.sampled.sum(0)), strict=True))
         quantities[f"pope {name}"] = then["pope"] - now["pope"]
-        for metric in ("chair_s", "chair_i"):
-            quantities[f"{metric} {name}"] = 100 * (then[metric] / now[metric] - 1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            for metric in ("chair_s", "chair_i"):
+                quantities[f"{metric} {name}"] = 100 * (then[metric] / now[metric] - 1)
     known = {name: round(float(value), 4) for name, value in quantities.items() if np.isfinite(value)}
     greedy = dict(zip(METRICS, values(base.greedy.sum(0)), strict=True))
     return Response(round(float(now["pope"]), 3), round(float(greedy["recall"]), 3), known)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import json
 import os
 import subprocess
@@ -88,3 +90,23 @@ def test_the_first_token_is_kept_and_no_other() -> None:
     first(torch.zeros(1, 1), one)
     first(torch.zeros(1, 2), other)
     assert first.scores is not None and torch.equal(first.scores, one)
+
+
+def test_the_stand_in_is_exported_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ladder = importlib.import_module("ladder.__main__")
+    monkeypatch.setattr(ladder, "PART", 7000)
+    bench, options = Bench(tmp_path / "ladder", TINY, "cpu"), argparse.Namespace(sizes="tiny")
+    for name in ("many-mild-long.1", "many-mild-long.0", "other.0"):
+        (bench.folder / "models" / name).mkdir(parents=True)
+        (bench.folder / "models" / name / "model.safetensors").write_bytes(name.encode() * 1000)
+        (bench.folder / "models" / f"{name}.json").write_text("{}")
+    (bench.folder / CHOICE).write_text(json.dumps({"chosen": "many-mild-long"}))
+    ladder.pack(bench, options, tmp_path / "out")
+    parts = sorted((tmp_path / "out").glob("stand-in.tar.*"))
+    assert len(parts) > 1 and all(part.stat().st_size <= 7000 for part in parts)
+    whole = tmp_path / "whole.tar"
+    whole.write_bytes(b"".join(part.read_bytes() for part in parts))
+    with tarfile.open(whole) as packed:
+        packed.extractall(tmp_path / "there", filter="data")
+    found = tmp_path / "there" / "many-mild-long.0" / "model.safetensors"
+    assert found.read_bytes() == b"many-mild-long.0" * 1000
