@@ -30,6 +30,7 @@ from photographs.study import shared_gpu
 from seewhen.errors import InvalidInput
 
 PART = 15_000_000
+HOPELESS = 8  # failures without a success
 
 
 @dataclass
@@ -72,6 +73,7 @@ class Run:
         self.began = time.monotonic()
         self.tasks = all_tasks(bench)
         self.failed: dict[str, int] = {}
+        self.succeeded = 0
         self.workers: list[Worker] = []
         self.refused: tuple[str, ...] = ()  # the models of which none could be chosen
         self.command = [sys.executable, "-m", "ladder.worker", str(bench.folder), options.sizes]
@@ -83,7 +85,9 @@ class Run:
             handle.write(text + "\n")
 
     def over(self) -> bool:
-        return time.monotonic() > self.began + self.options.seconds
+        """The time is up, or nothing works at all."""
+        hopeless = not self.succeeded and sum(self.failed.values()) >= HOPELESS
+        return hopeless or time.monotonic() > self.began + self.options.seconds
 
     def go(self) -> None:
         """All workers at work; failed tasks are tried once more."""
@@ -130,6 +134,7 @@ class Run:
             self.log(f"{said} {name}: {seconds} s")
             if said == "failed":
                 self.failed[name] = self.failed.get(name, 0) + 1
+            self.succeeded += said == "done"
             worker.task = None
         if worker.process.poll() is not None:
             if worker.task is not None:
