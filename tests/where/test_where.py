@@ -1,0 +1,133 @@
+"""The study of places: its tilts, its places, its resuming, its scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import seewhen
+from seewhen.decoding.tilted_attention import Relevance
+from seewhen.scenes import sample
+from where import score
+from where.pointed import Place, Pointed
+from where.study import STARTS, STRENGTHS, Study, elsewhere, patches, scenes
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    return Study("scenes", scenes(2, first=20), tmp_path_factory.mktemp("study"), 2, None)
+
+
+def test_patches_are_those_whose_middle_lies_in_a_box() -> None:
+    whole = patches([(0.0, 0.0, 1.0, 1.0)], 144)
+    assert whole.sum() == 144
+    quarter = patches([(0.0, 0.0, 0.5, 0.5)], 16).view(4, 4)
+    assert quarter[:2, :2].sum() == 4 == quarter.sum()
+    tiny = patches([(0.30, 0.80, 0.31, 0.81)], 16).view(4, 4)  # between all middles: the patch it lies on
+    assert tiny.sum() == 1 == tiny[3, 1]
+    right = patches([(0.0, 0.0, 0.3, 0.2)], 144)
+    assert elsewhere(right).sum() == right.sum() > 0 == (elsewhere(right) * right).sum()
+
+
+def test_other_boxes_are_another_pictures_and_elsewhere_is_the_rest(study: Study) -> None:
+    own, other, rest = (study.place(name, 0) for name in ("boxes", "other boxes", "elsewhere"))
+    assert torch.equal(own + rest, study.place("uniform", 0)) and torch.equal(other, study.place("boxes", 1))
+
+
+def _logits(study: Study, method: Any) -> torch.Tensor:
+    inputs = study._inputs([(picture, study.prompt) for picture in study.pictures])
+    with torch.inference_mode(), seewhen.attach(study.model, method, fast="off"):
+        return study.model(**inputs).logits[:, -1]
+
+
+def test_no_strength_is_no_tilt_and_an_even_place_is_the_uniform_relevance(study: Study) -> None:
+    boxes = torch.stack([study.place("boxes", number) for number in range(2)])
+    plain = _logits(study, seewhen.method("regular"))
+    torch.testing.assert_close(
+        _logits(study, Pointed(0.5, 0.0, Place(boxes.to(study.model.device)))), plain, atol=1e-5, rtol=1e-5
+    )
+    even = _logits(study, Pointed(0.5, 3.0, Place(torch.ones_like(boxes).to(study.model.device))))
+    uniform = _logits(study, Pointed(0.5, 3.0, relevance=Relevance(form="uniform")))
+    torch.testing.assert_close(even, uniform, atol=1e-5, rtol=1e-5)
+    tilted = _logits(study, Pointed(0.5, 3.0, Place(boxes.to(study.model.device))))
+    assert (tilted - plain).abs().max() > 0.01 < (tilted - even).abs().max()
+
+
+def test_a_layer_that_points_is_not_changed_itself(study: Study) -> None:
+    place = Place(torch.zeros(2, study.tokens, device=study.model.device))
+    plain = _logits(study, seewhen.method("regular"))
+    pointed = _logits(study, Pointed(0.85, 0.0, place, pointing=9))
+    torch.testing.assert_close(pointed, plain, atol=1e-5, rtol=1e-5)
+    assert (_logits(study, Pointed(0.85, 4.0, place, pointing=9)) - plain).abs().max() > 0.01
+
+
+def test_one_token_ahead_without_strength_is_greedy_decoding(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("where.study.TOKENS", 10)
+    regular = study._batch(range(2), {})
+    ahead = study._batch(range(2), {"next": True, "strength": 0.0, "start": 0.85})
+    assert [line["text"] for line in ahead] == [line["text"] for line in regular]
+
+
+def test_every_setting_of_the_hypotheses_is_there(study: Study) -> None:
+    names = set(study.settings())
+    wanted = {f"{place}, {s:g} from {start:g}" for place in score._PLACES for s in STRENGTHS for start in STARTS}
+    looks = ("similarity x 10", "similarity x 20", "attention of layer 9", "the next word")
+    assert names == {"regular", *wanted, *(f"{look}, {s:g} from 0.85" for look in looks for s in STRENGTHS)}
+
+
+def test_it_goes_on_where_it_was_and_is_scored(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("where.study.TOKENS", 12)
+    monkeypatch.setattr(study, "settings", lambda: {"regular": {}, "boxes, 2 from 0.5": {}})
+    study.captions(False, 0.0)
+    assert not list(study.out.glob("*from*"))  # no time
+    study.captions(False, float("inf"))
+    kept = {path.name: path.stat().st_mtime_ns for path in study.out.iterdir()}
+    study.captions(False, float("inf"))
+    assert kept == {path.name: path.stat().st_mtime_ns for path in study.out.iterdir()}
+    truth = score.scenes_truth([picture.name for picture in study.pictures])
+    tallies, told = score.caption_scores(study.out, "scenes", truth)
+    assert set(tallies) == {"regular", "boxes, 2 from 0.5"}
+    (same,) = score.hypotheses(tallies)["boxes less regular"]
+    assert same["chair_i"] == [0, 0, 0] and same["p_chair_i"] == 1 and told["regular"]["objects"][0] >= 0
+
+
+def test_captions_are_counted_as_chair_counts() -> None:
+    scene = sample("shifted", 20)
+    truth = {scene.image: frozenset(scene.names)}
+    there = scene.names[0]
+    absent = next(name for name in ("elephant", "toilet", "pizza") if name not in scene.names)
+    counted = score.tally([{"image": scene.image, "text": f"A {there} and a {absent} beside a {there}."}], truth)
+    one = {name: float(values[0, 0]) for name, values in counted.counts.items()}
+    assert one == {
+        "captions": 1, "inventing": 1, "invented": 1, "said": 3, "named": 1, "shown": len(scene.names),
+    }  # fmt: skip
+
+
+def test_questions_that_a_place_answers_are_told_apart() -> None:
+    """Odds that rise by one only with the right place, and only for what is there."""
+    asked = []
+    for number in range(30):
+        for there in (True, False):
+            line = {"image": str(number), "object": "dog", "there": there, "regular": 0.1 * (number % 3)}
+            for setting in score.settings():
+                for name in ("right", "wrong", "uniform"):
+                    line[f"{name}, {setting}"] = line["regular"] + (name == "right" and there)
+            asked.append(line)
+    found = score.question_scores(asked)
+    one = found["settings"][0]
+    assert one["there"]["right less wrong"] == pytest.approx([1, 1, 1]) and one["p_right_less_wrong"] < 0.01
+    assert one["not there"]["any place less regular"] == pytest.approx([0, 0, 0])
+    assert found["regular"]["auroc"][0] == 0.5 and one["auroc"]["right"][0] == 1.0
+    assert one["auroc, right less wrong"][0] == pytest.approx(0.5)
+
+
+def test_results_are_of_the_settings_that_were_written_down() -> None:
+    folder = Path(__file__).parents[2] / "benchmarks" / "where"
+    written = (folder / "README.md").read_text("utf-8")
+    assert "strengths 2, 4 and 6 from 0.85 and from 0.5" in written and {*STRENGTHS} == {2.0, 4.0, 6.0}
+    assert {*STARTS} == {0.85, 0.5}
