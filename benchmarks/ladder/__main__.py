@@ -98,7 +98,7 @@ class Run:
                 self._hear(worker)
             self._choose()
             waiting = [task for task in self.tasks if not task.done and self.failed.get(task.name, 0) < 2]
-            if not waiting:
+            if not waiting or not self.workers:
                 break
             for worker in self.workers:
                 if worker.ready and worker.task is None and (task := self._next(waiting)) is not None:
