@@ -65,11 +65,11 @@ def running(loaded: Loaded, send_buffer: int | None = None, **settings: Any) -> 
     """Serve `loaded`, and `others` by name, for the time of the context. With a small `send_buffer` slow readers
     are noticed soon."""
     others: dict[str, Loaded] = settings.pop("others", {})
-    limits = settings.pop("limits", Limits())
+    limits, fast = settings.pop("limits", Limits()), settings.pop("fast", "auto")
     method = _method(settings.pop("method", None))
     fetcher = settings.pop("fetcher", None) or Fetcher.of([], limits)
     made = Settings(method=method, limits=limits, fetcher=fetcher, **settings)
-    engine = Engine(MODEL, loaded, limits, made.metrics)
+    engine = Engine(MODEL, loaded, limits, made.metrics, fast)
     engines = {MODEL: engine, **{name: Engine(name, each, limits, made.metrics) for name, each in others.items()}}
     with listening(create_app(engines, made), send_buffer) as (port, server):
         served = Running(port, engine, made, server)

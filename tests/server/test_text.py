@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from seewhen.server.sampling import Choosers, RowChooser, Sampling, _nucleus
+from seewhen.equations.drawing import nucleus
+from seewhen.server.sampling import Choosers, RowChooser, Sampling
 from seewhen.server.writing import TextWriter
 
 
@@ -75,7 +76,8 @@ def test_half_a_character_at_the_end(bytes_tokenizer) -> None:
     top_p=st.floats(0.01, 1.0, exclude_max=True),
 )
 def test_nucleus_is_the_smallest_set(scores: list[float], top_p: float) -> None:
-    kept = _nucleus(torch.tensor(scores, dtype=torch.float64), top_p) > -torch.inf
+    share = torch.tensor([top_p], dtype=torch.float64)
+    kept = nucleus(torch.tensor([scores], dtype=torch.float64), share)[0] > -torch.inf
     chances = torch.softmax(torch.tensor(scores, dtype=torch.float64), dim=-1)
     assert chances[kept].sum() >= top_p - 1e-9
     assert chances[kept].sum() - chances[kept].min() < top_p + 1e-9
@@ -86,7 +88,8 @@ def test_nucleus_is_the_smallest_set(scores: list[float], top_p: float) -> None:
 @pytest.mark.parametrize("top_p", [1e-46, 5e-324, 1e-9])
 def test_the_likeliest_token_is_always_in_the_nucleus(top_p: float) -> None:
     scores = torch.tensor([0.1, 3.0, -1.0])
-    assert torch.equal(_nucleus(scores, top_p), torch.tensor([-torch.inf, 3.0, -torch.inf]))
+    kept = nucleus(scores[None], torch.tensor([top_p]))[0]
+    assert torch.equal(kept, torch.tensor([-torch.inf, 3.0, -torch.inf]))
 
 
 def test_noise_samples_from_the_scores() -> None:

@@ -22,80 +22,18 @@ from seewhen.backbones.loading import Loaded
 from seewhen.decoding.method import Method
 from seewhen.decoding.similarity import evidence, image_features, with_similarity
 from seewhen.errors import SeewhenError
-from seewhen.runs.noise import stream_seed
 from seewhen.server import facts, sharing
+from seewhen.server.answering import Answers, Known, Row, gated
 from seewhen.server.choosing import public
 from seewhen.server.failures import ApiError
-from seewhen.server.jobs import Delta, Done, Failed, Finished, Job, LogProb, Started
+from seewhen.server.jobs import Failed, Job
 from seewhen.server.limits import Limits
 from seewhen.server.metrics import Metrics
-from seewhen.server.sampling import Choosers, RowChooser
+from seewhen.server.sampling import Choosers
 from seewhen.server.watching import Over, Settled, Steps, Watch
-from seewhen.server.writing import TextWriter
 from seewhen.showing.viewer.payload import packed
 
 _MOST_REMEMBERED = 1000  # clients can make up any number of parameters
-
-
-class Row:
-    """One answer while it is being decoded."""
-
-    def __init__(self, job: Job, index: int, tokenizer: Any) -> None:
-        self.job, self.index = job, index
-        self.stream = stream_seed(job.sampling.seed, str(index))  # the seed of its random numbers
-        self.chooser = RowChooser(job.sampling, self.stream, None if job.alone else job.runners)
-        before = tokenizer(job.begun, add_special_tokens=False)["input_ids"] if job.begun else ()
-        self.writer = TextWriter(tokenizer, job.stops, before, job.keeps_stop)
-        self.limit = job.max_tokens
-        self.tokens: list[int] = []
-        self.log_probs: list[LogProb] = []
-        self.reason: str | None = None
-        self.stopped: str | None = None
-        self._told = 0
-        self._spelled = ""
-
-    @property
-    def finished(self) -> bool:
-        """Whether its last token is there."""
-        return self.reason is not None
-
-    def take(self, token: int, ends: frozenset[int]) -> str:
-        """The next token; returns the text that became certain."""
-        self.tokens.append(token)
-        if token in ends:
-            self.reason = "stop"
-            return self.writer.end()
-        likeliest = self.chooser.likeliest
-        if likeliest is not None:
-            spelled = self.writer.spelled
-            best = tuple((spelled(other), likeliest.of(other)) for other in likeliest.ids)
-            self.log_probs.append(LogProb(spelled(token), likeliest.of(token), best))
-        text = self.writer.add(token)
-        if self.writer.stopped is not None:
-            self.reason = "stop"
-        elif len(self.tokens) >= self.limit:
-            self.reason = "length"
-        return text + self.writer.end() if self.finished else text
-
-    def give_up(self, why: str) -> str:
-        """No more tokens, for a reason of ours: `time` or `cancelled`."""
-        self.reason, self.stopped = "length", why
-        return self.writer.end()
-
-    def rest(self) -> str:
-        """The answer ends with what is there."""
-        self.reason = "stop"
-        return self.writer.end()
-
-    def spelled(self, tokenizer: Any) -> str:
-        """The newest token as it stands in the text. Alone, many a tokenizer would leave out its space."""
-        before, self._spelled = self._spelled, str(tokenizer.decode(self.tokens))
-        return self._spelled[len(before) :]
-
-    def new_log_probs(self) -> tuple[LogProb, ...]:
-        """Those not told yet."""
-        fresh, self._told = tuple(self.log_probs[self._told :]), len(self.log_probs)
-        return fresh
 
 
 class Decoder:
@@ -124,9 +62,9 @@ class Decoder:
     def run(self, jobs: Sequence[Job]) -> None:
         """Answer all of `jobs`, which may share a batch; raises what the model raises."""
         rows = [Row(job, index, self.tokenizer) for job in jobs for index in range(job.n)]
-        inputs = self._inputs(rows)
+        inputs = self.inputs([row.job for row in rows])
         lengths = [int(n) for n in inputs["attention_mask"].sum(dim=1)]
-        refused = {r.job: self._too_long(n) for r, n in zip(rows, lengths, strict=True) if n >= self.context}
+        refused = {r.job: self.too_long(n) for r, n in zip(rows, lengths, strict=True) if n >= self.context}
         refused |= {job: _unlogged() for job in jobs if job.runners is not None and self._judges(job)}
         if refused:
             for job, error in refused.items():
@@ -146,9 +84,10 @@ class Decoder:
             Run(self, handle, jobs, rows, lengths, features).decode(inputs)
         return None
 
-    def _inputs(self, rows: Sequence[Row]) -> dict[str, Any]:
+    def inputs(self, jobs: Sequence[Job]) -> dict[str, Any]:
+        """What `generate` takes, a row for each job."""
         try:
-            return self.asker.inputs([Question(row.job.prompt, row.job.images) for row in rows])
+            return self.asker.inputs([Question(job.prompt, job.images) for job in jobs])
         except SeewhenError:
             raise
         except Exception as error:  # processors refuse in their own ways, a StopIteration among them
@@ -161,7 +100,8 @@ class Decoder:
     def _judges(self, job: Job) -> bool:
         return not job.alone and job.method.parts(self.backbone).judge is not None
 
-    def _too_long(self, length: int) -> ApiError:
+    def too_long(self, length: int) -> ApiError:
+        """Of a prompt that leaves no room for an answer."""
         return ApiError(
             400,
             "context_length_exceeded",
@@ -185,7 +125,7 @@ class Unprocessable(SeewhenError):
     """A prompt that the model's processor cannot take."""
 
 
-class Run:
+class Run(Answers):
     """The decoding of one batch."""
 
     def __init__(
@@ -197,10 +137,12 @@ class Run:
         lengths: Sequence[int],
         features: list[Tensor],
     ) -> None:
-        self.decoder, self.handle, self.jobs, self.rows = decoder, handle, jobs, rows
+        super().__init__(decoder.asker.ends, decoder.metrics, rows)
+        self.decoder, self.handle, self.jobs = decoder, handle, jobs
         self.features = features  # of the images of each row, for traces; filled by the prefill
         self._inputs: dict[str, Any] = {}
-        self.lengths = dict(zip(rows, lengths, strict=True))
+        self.lengths.update(zip(rows, lengths, strict=True))
+        self._places = {row: place for place, row in enumerate(rows)}
         self.judged = handle.session.parts.judge is not None
         handle.session.quiet = True  # what it has to say is a note in the answer
 
@@ -238,14 +180,12 @@ class Run:
     def _close(self) -> None:
         """Finish what waits for the end of the batch."""
         now = time.monotonic()
-        for place, row in enumerate(self.rows):
+        for row in self.rows:
             if not row.finished:  # a judge ended it
-                late = now > row.job.deadline
-                text = row.give_up("time") if late else row.rest()
-                self._end(place, row, text)
+                self.end(row, row.give_up("time") if now > row.job.deadline else row.rest())
         for waiting in self.jobs:
-            if waiting.trace or self.judged:
-                self._finish_job(waiting)
+            if self.waits(waiting):
+                self.finish(waiting)
 
     def _decode_beams(self, inputs: dict[str, Any], options: dict[str, Any]) -> None:
         """The best beam is known at the end; its tokens are then taken like any others."""
@@ -256,50 +196,7 @@ class Run:
             if not row.finished:
                 self.step([token])
         if not row.finished:
-            self._end(0, row, row.give_up("time"))
-
-    def step(self, tokens: Sequence[int]) -> list[bool]:
-        """The tokens that all rows got in this step; returns which rows are finished."""
-        now = time.monotonic()
-        active = [place for place, row in enumerate(self.rows) if not row.finished]
-        for place in active:
-            row, token = self.rows[place], tokens[place]
-            self._start(row)
-            if self.judged and token == self.decoder.pad and token not in self.decoder.asker.ends:
-                continue  # of a row that a judge ended
-            text = row.take(token, self.decoder.asker.ends)
-            if not row.finished and row.job.cancelled:
-                text += row.give_up("cancelled")
-            elif not row.finished and now > row.job.deadline:
-                text += row.give_up("time")
-            if row.finished:
-                self._end(place, row, text, token)
-            elif row.job.stream:
-                self._tell(place, row, text, token)
-        return [row.finished for row in self.rows]
-
-    def _start(self, row: Row) -> None:
-        if not row.job.started:
-            row.job.started = True
-            row.job.post(Started(self.lengths[row], len(self.rows)))
-
-    def _tell(self, place: int, row: Row, text: str, token: int | None = None) -> None:
-        live: dict[str, Any] = {}
-        if row.job.trace and token is not None:
-            spelled = row.spelled(self.decoder.tokenizer)
-            # Settled tokens come sentence by sentence: what the session knows is of the newest step.
-            told = {"id": token, "text": spelled}
-            if not self.judged:
-                told = facts.live(self.handle.session, place, token, spelled)
-            if place < len(self.features) and len(self.features[place]):
-                chosen = evidence(self.decoder.backbone, torch.tensor([token]), self.features[place])
-                told["similarity"] = packed(chosen[0])
-            live["tokens"] = [told | {"special": token in self.decoder.asker.ends}]
-            if len(row.tokens) == 1:
-                live |= self._about(place, row)
-        log_probs = row.new_log_probs()
-        if text or log_probs or live:
-            row.job.post(Delta(row.index, text, log_probs, live))
+            self.end(row, row.give_up("time"))
 
     def _about(self, place: int, row: Row) -> dict[str, Any]:
         """What a picture of the tokens to come needs to know: where the image tokens lie, how many layers."""
@@ -308,44 +205,51 @@ class Run:
         placed = facts.placed(grids, row.job, self.decoder.processor)
         return {"grids": [asdict(grid) for grid in placed], "layers": backbone.num_layers}
 
-    def _end(self, place: int, row: Row, text: str, token: int | None = None) -> None:
-        self._start(row)
-        if row.job.stream:
-            self._tell(place, row, text, token)
-        waits = row.job.trace or self.judged
-        if not waits and all(other.finished for other in self.rows if other.job is row.job):
-            self._finish_job(row.job)
-
-    def _finish_job(self, job: Job) -> None:
-        """Post the answers of a job. Traces and verdicts wait for the end of the batch, anything else does not."""
-        trace = self._trace() if job.trace else None
-        call = self.handle.session.calls.current
-        for place, row in enumerate(self.rows):
-            if row.job is not job:
+    def step(self, tokens: Sequence[int]) -> list[bool]:
+        """The tokens that all rows got in this step; returns which rows are finished."""
+        for row, token in zip(self.rows, tokens, strict=True):
+            if row.finished:
                 continue
-            gated = not job.alone and not sharing.rides(job.method)
-            fired = facts.fired(self.handle.session.last, place, len(row.tokens), call.steps) if gated else None
-            text = row.writer.text
-            shown = None
-            if trace is not None:
-                shown = facts.full(trace, place, job, text, self.decoder.asker, public(job.method))
-            self.decoder.metrics.answered(type(job.method).name, len(row.tokens), fired)
-            job.post(
-                Finished(
-                    row.index,
-                    text,
-                    len(row.tokens),
-                    row.reason or "length",
-                    tuple(row.log_probs),
-                    fired,
-                    row.stopped,
-                    shown,
-                    facts.told(call.told[place], text) if call.told else None,
-                    row.writer.stopped,
-                )
-            )
+            if self.judged and token == self.decoder.pad and token not in self.decoder.asker.ends:
+                self.start(row)  # of a row that a judge ended
+            else:
+                self.take(row, token)
+        return [row.finished for row in self.rows]
+
+    def live(self, row: Row, token: int) -> dict[str, Any]:
+        """What a trace tells of it."""
+        if not row.job.trace:
+            return {}
+        spelled, place = row.spelled(self.decoder.tokenizer), self._places[row]
+        # Settled tokens come sentence by sentence: what the session knows is of the newest step.
+        told = {"id": token, "text": spelled}
+        if not self.judged:
+            told = facts.live(self.handle.session, place, token, spelled)
+        if place < len(self.features) and len(self.features[place]):
+            chosen = evidence(self.decoder.backbone, torch.tensor([token]), self.features[place])
+            told["similarity"] = packed(chosen[0])
+        live: dict[str, Any] = {"tokens": [told | {"special": token in self.decoder.asker.ends}]}
+        return live | self._about(place, row) if len(row.tokens) == 1 else live
+
+    def waits(self, job: Job) -> bool:
+        """Traces and verdicts wait for the end of the batch, anything else does not."""
+        return job.trace or self.judged
+
+    def known(self, row: Row) -> Known:
+        """What the session recorded."""
+        job, place, call = row.job, self._places[row], self.handle.session.calls.current
+        fired = None
+        if gated(job):
+            fired = facts.fired(self.handle.session.last, place, len(row.tokens), call.steps)
+        shown, text = None, row.writer.text
+        if job.trace:
+            shown = facts.full(self._trace(), place, job, text, self.decoder.asker, public(job.method))
+        return Known(fired, shown, facts.told(call.told[place], text) if call.told else None)
+
+    def notes(self, job: Job) -> tuple[str, ...]:
+        """Of the method, if it was the job's own."""
         guest = sharing.rides(job.method) and job.method != self.handle.method
-        job.post(Done(() if guest else tuple(dict.fromkeys(call.notes))))
+        return () if guest else tuple(dict.fromkeys(self.handle.session.calls.current.notes))
 
     def _trace(self) -> Any:
         lengths = tuple(len(row.tokens) for row in self.rows)

@@ -13,7 +13,9 @@ import torch
 
 from seewhen.asking.memory import free_memory, is_out_of_memory
 from seewhen.backbones.loading import Loaded
+from seewhen.decoding.fast import Fast
 from seewhen.errors import SeewhenError
+from seewhen.server.company import Company, Prompt
 from seewhen.server.decoding import Decoder
 from seewhen.server.failures import ApiError, internal, not_ready, shutting_down
 from seewhen.server.jobs import Failed, Job
@@ -29,15 +31,19 @@ log = logging.getLogger("seewhen.server")
 class Engine:
     """Runs jobs on a model. `submit` may be called from any thread; events come from the engine's own."""
 
-    def __init__(self, name: str, loaded: Loaded, limits: Limits, metrics: Metrics) -> None:
+    def __init__(self, name: str, loaded: Loaded, limits: Limits, metrics: Metrics, fast: Fast = "auto") -> None:
+        """`fast` as of `attach`: by default answers join captured steps where the model is on one GPU."""
         self.name, self.limits = name, limits
         # `packaged` or `photo`, by where it was loaded from: the page warns whom it does not suit.
         self.shipped = shipped_name(str(getattr(loaded[0].config, "_name_or_path", "")))
         self.decoder = Decoder(loaded, limits, metrics)
+        self.company = Company(self.decoder, limits, fast)
         self.prompter = Prompter(self.decoder.processor)
         self._metrics = metrics
         self._queue: deque[Job] = deque()
         self._running: Sequence[Job] = ()
+        self._door: Prompt | None = None  # who waits for room
+        self._singly: set[str] = set()  # jobs whose prompts are read alone
         self._ready = threading.Condition()
         self._closing = False
         self._dead = False
@@ -109,35 +115,100 @@ class Engine:
     def _main(self) -> None:
         try:
             while self._next():
-                started = time.monotonic()
-                self._answer(self._running)
-                self._running = ()
-                self._pace += 0.2 * (time.monotonic() - started - self._pace)
+                if self._running:
+                    started = time.monotonic()
+                    self._begin(self._running)
+                    self._running = ()
+                    self._pace += 0.2 * (time.monotonic() - started - self._pace)
+                if self._door is not None:
+                    self._enter(self._door)
+                self.company.step(self._failure)
         except BaseException:
             log.exception("the inference thread of %s died", self.name)
         finally:
+            waiting = () if self._door is None else self._door.jobs
             with self._ready:
                 self._dead = True
-                left, self._queue = [*self._running, *self._queue], deque()
+                left, self._queue = [*self._running, *waiting, *self.company.jobs, *self._queue], deque()
             for job in left:
                 job.post(Failed(not_ready(self.name)))
 
     def _next(self) -> bool:
-        """Wait for the next batch, which is then `_running`; False when there is nothing left to do for ever."""
+        """Wait for something to do: `_running` is then who comes next, nobody if those who are here just go on.
+        False when there is nothing left to do for ever."""
         with self._ready:
             while True:
                 idle = not self._queue
-                while not self._queue:
+                while not self._queue and self._door is None and not self.company.busy:
                     if self._closing:
                         return False
                     self._ready.wait()
-                until = time.monotonic() + (self.limits.batch_wait_ms / 1000 if idle else 0)
-                while 0 < self._rows_of(self._queue) < self._rows and (left := until - time.monotonic()) > 0:
-                    self._ready.wait(left)
                 self._drop_late()
-                if self._queue:
-                    self._running = self._take()
+                if self._queue and self._door is None:
+                    if self.company.takes(self._queue[0]):
+                        self._running = self._together()
+                    else:
+                        self._wait_for_others(idle)
+                        self._running = self._take() if self._queue else ()
+                if self._running or self._door is not None or self.company.busy:
                     return True
+
+    def _wait_for_others(self, idle: bool) -> None:
+        """An idle model waits a little for the rest of a batch."""
+        until = time.monotonic() + (self.limits.batch_wait_ms / 1000 if idle else 0)
+        while 0 < self._rows_of(self._queue) < self._rows and (left := until - time.monotonic()) > 0:
+            self._ready.wait(left)
+        self._drop_late()
+
+    def _begin(self, jobs: Sequence[Job]) -> None:
+        """Bring jobs to the door of those who are here, or run a batch of them to its end."""
+        if not self.company.takes(jobs[0]):
+            self.company.clear()  # the model is theirs meanwhile; the others go on afterwards
+            self._answer(jobs)
+            return
+        try:
+            self._door = self.company.prompt([job for job in jobs if not job.cancelled])
+        except Exception as error:
+            self._refuse(jobs, error)
+
+    def _enter(self, prompt: Prompt) -> None:
+        """Let those at the door join, when there is room."""
+        if self.company.fits(prompt):
+            self._door = None
+            try:
+                self.company.join(prompt)
+            except torch.AcceleratorError:
+                raise  # the device is lost; only a new process helps
+            except Exception as error:
+                self._refuse(prompt.jobs, error)
+        elif not self.company.busy:  # there never will be
+            self._door = None
+            self.company.clear()
+            self._answer(prompt.jobs)
+
+    def _refuse(self, jobs: Sequence[Job], error: Exception) -> None:
+        """Prompts that cannot be read: each is tried alone, so that one cannot harm the others."""
+        failure = self._failure(error, jobs)
+        if len(jobs) == 1:
+            jobs[0].post(Failed(failure))
+            return
+        with self._ready:
+            self._singly.update(job.id for job in jobs)
+            self._queue.extendleft(reversed(jobs))
+
+    def _together(self) -> list[Job]:
+        """The oldest job, and those of its method whose prompts are read with it; as many as there is room for."""
+        first = self._queue[0]
+        most = 1 if first.id in self._singly else self.limits.read_together
+        self._singly.discard(first.id)
+        batch, room = [first], self.company.room(first) - first.n
+        for job in self._queue:
+            fitting = job is not first and job.fingerprint == first.fingerprint and job.n <= room
+            if fitting and len(batch) < most and job.id not in self._singly and self.company.takes(job):
+                batch.append(job)
+                room -= job.n
+        self._queue = deque(job for job in self._queue if job not in batch)
+        return batch
 
     def _drop_late(self) -> None:
         now = time.monotonic()
@@ -213,6 +284,7 @@ class Engine:
 
     def _failure(self, error: Exception, jobs: Sequence[Job]) -> ApiError:
         if is_out_of_memory(error):
+            self.company.spare()
             free_memory()
             self._rows = max(self._rows_of(jobs) // 2, 1)
             log.warning("out of memory with %d rows; batches now have at most %d", self._rows_of(jobs), self._rows)

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from seewhen.equations.contrast import cut
+from seewhen.decoding.fast.lane import Likely
+from seewhen.equations.drawing import drawn, keys_at
 
 _COLDEST = 1e-4  # below this a temperature is greedy
 _LONGEST_WORD = 64  # tokens
-_LEAST_LOG_PROB = -9999.0  # what OpenAI reports for a token that cannot be
+LEAST_LOG_PROB = -9999.0  # what OpenAI reports for a token that cannot be
 
 
 @dataclass(frozen=True)
@@ -38,50 +39,41 @@ class Sampling:
         return self.temperature < _COLDEST
 
 
-@dataclass(frozen=True)
-class Likeliest:
-    """The log-probabilities of one step of one row: of all tokens, and the best of them."""
-
-    all: Tensor
-    ids: tuple[int, ...]
-
-    def of(self, token: int) -> float:
-        """The log-probability of a token."""
-        return max(float(self.all[token]), _LEAST_LOG_PROB)
-
-
 class RowChooser:
     """The choices of one row, step after step."""
 
     def __init__(self, sampling: Sampling, stream: int, runners: int | None) -> None:
         self.sampling, self._runners = sampling, runners
-        self._stream = None if sampling.greedy else torch.Generator().manual_seed(stream)
-        self.likeliest: Likeliest | None = None
+        self._stream, self._number = stream, 0
+        self._chances: Tensor | None = None
 
     @property
     def passive(self) -> bool:
         """Whether there is nothing to do: greedy, and nobody wants log-probabilities or words left out."""
         steered = self.sampling.bias or self.sampling.forbidden
-        return self._stream is None and self._runners is None and not steered
+        return self.sampling.greedy and self._runners is None and not steered
 
     def __call__(self, scores: Tensor, tokens: Sequence[int] = ()) -> Tensor:
         """Scores (vocabulary,) whose largest entry is the choice, after the newest `tokens`."""
         if self._runners is not None:
-            chances = torch.log_softmax(scores, dim=-1).cpu()
-            best = chances.topk(min(self._runners, len(chances))).indices.tolist()
-            self.likeliest = Likeliest(chances, tuple(best))
+            self._chances = torch.log_softmax(scores, dim=-1).cpu()
         scores = self._steered(scores, tokens)
-        if self._stream is None:
+        if self.sampling.greedy:
             return scores
-        scores = scores / self.sampling.temperature
-        if self.sampling.top_p < 1.0:
-            scores = _nucleus(scores, self.sampling.top_p)
-        if self.sampling.min_p:
-            scores = cut(scores, scores, self.sampling.min_p)
-        # -log of an exponential variable is a Gumbel variable. Drawn on the CPU: a GPU's generator gives other
-        # numbers on other cards.
-        waits = torch.empty(scores.shape[-1]).exponential_(generator=self._stream)
-        return scores - waits.log().to(scores.device)
+        how = (self.sampling.temperature, self.sampling.top_p, self.sampling.min_p)
+        warmth, top_p, min_p = (torch.tensor([float(value)], device=scores.device) for value in how)
+        stream, number = (torch.tensor([value], device=scores.device) for value in (self._stream, self._number))
+        self._number += 1
+        return drawn(scores[None], warmth, top_p, min_p, keys_at(stream, number))[0]
+
+    def likely(self, token: int) -> Likely | None:
+        """The log-probability of a token in the last step, and of the likeliest; None where nobody wants them."""
+        if self._chances is None or self._runners is None:
+            return None
+        best = self._chances.topk(min(self._runners, len(self._chances)))
+        return Likely(
+            float(self._chances[token]), tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+        )
 
     def _steered(self, scores: Tensor, tokens: Sequence[int]) -> Tensor:
         bias, out = self.sampling.bias, sorted(completing(self.sampling.forbidden, tokens))
@@ -100,15 +92,6 @@ def completing(forbidden: Iterable[tuple[int, ...]], tokens: Sequence[int]) -> s
         if start == 0 or (start <= len(tokens) and tuple(tokens[-start:]) == row[:-1]):
             found.add(row[-1])
     return found
-
-
-def _nucleus(scores: Tensor, top_p: float) -> Tensor:
-    """The smallest set of tokens with `top_p` of the probability, the likeliest at least; others are out."""
-    chances, order = torch.softmax(scores, dim=-1).sort(descending=True)
-    enough = chances.cumsum(dim=-1) - chances >= top_p
-    enough[0] = False  # in float32 a tiny top_p is 0
-    out = torch.zeros_like(scores, dtype=torch.bool).scatter(0, order, enough)
-    return scores.masked_fill(out, -torch.inf)
 
 
 class Choosers(LogitsProcessor):

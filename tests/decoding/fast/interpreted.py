@@ -245,7 +245,7 @@ def lanes() -> None:
     for inputs in prompts:  # the second comes one step later
         seat = Seat(Choice(), 4, 0)
         got[seat] = []
-        lane = both.join(method, inputs, 64, [seat])
+        lane = both.join(method, inputs, 64, [[seat]])
         for token in list(both.advance(lane)):
             got[token.seat].append(token.id)
     while both.busy:

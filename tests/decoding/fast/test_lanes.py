@@ -76,7 +76,7 @@ def answered(lanes, family, asked, until=lambda each: len(each.got) == each.toke
             columns = inputs["input_ids"].shape[1] + each.tokens + 8
             if lanes.fits(each.method, columns, 16, 1):
                 seat = Seat(each.choice, each.tokens, 0, runners=2)
-                seats[seat] = each, lanes.join(each.method, inputs, columns, [seat])
+                seats[seat] = each, lanes.join(each.method, inputs, columns, [[seat]])
                 waiting.remove(each)
         for lane in lanes.busy:
             for token in list(lanes.advance(lane)):
@@ -196,7 +196,7 @@ def test_memory_has_a_budget():
     busy = lanes_of("llava", slots=2)
     busy.budget = int(2.5 * one)
     seat = Seat(Choice(), 5, 0)
-    lane = busy.join(METHODS["cai"], prompts("llava")[0], 64, [seat])
+    lane = busy.join(METHODS["cai"], prompts("llava")[0], 64, [[seat]])
     assert not busy.fits(METHODS["regular"], 64, 16, 1)
     assert busy.fits(METHODS["cai"], 64, 16, 1) and not busy.fits(METHODS["cai"], 64, 16, 2)
     lane.leave(seat)

@@ -68,7 +68,7 @@ def joined(model, given, method, choices=None, steps=STEPS, **settings):
         while waiting and steps[waiting[0]] <= tick and lanes.fits(method, 128, 16, 1):
             number = waiting.pop(0)
             seat = Seat((choices or {}).get(number, Choice()), LENGTHS[number], 0, runners=1)
-            seats[seat] = number, lanes.join(method, given[number], 128, [seat])
+            seats[seat] = number, lanes.join(method, given[number], 128, [[seat]])
         for lane in lanes.busy:
             for token in list(lanes.advance(lane)):
                 number, home = seats[token.seat]

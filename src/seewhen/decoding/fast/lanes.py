@@ -77,9 +77,12 @@ class Lanes:
         return self._widths(method, columns, images)[-1:] >= (answers,)
 
     @torch.inference_mode()
-    def join(self, method: Method, inputs: Mapping[str, Any], columns: int, seats: Sequence[Seat]) -> Lane:
-        """Read a prompt (of `generate`, one row) and let its answers join; with them it has `columns` columns."""
-        images = int(self.backbone.image_mask(inputs["input_ids"]).sum())
+    def join(
+        self, method: Method, inputs: Mapping[str, Any], columns: int, seats: Sequence[Sequence[Seat]]
+    ) -> Lane:
+        """Read prompts (as for `generate`) and let the answers of each row join; with its answer none has more
+        than `columns` columns."""
+        images = int(self.backbone.image_mask(inputs["input_ids"]).sum(dim=1).max())
         session, fast = self._session_of(method)
         lane = self._lane(method, columns, images)
         session.image_room = _image_room(images) if lane is None else lane.image_room
@@ -87,8 +90,14 @@ class Lanes:
         found = read(session, self.model, inputs)
         if lane is None:
             lane = self._make(method, found, columns, images)
-        for seat in seats:
-            lane.join(found, 0, seat)
+        try:
+            for row, answers in enumerate(seats):
+                for seat in answers:
+                    lane.join(found, row, seat)
+        except Exception:  # all or none
+            for seat in [seat for answers in seats for seat in answers if seat in lane.seats]:
+                lane.leave(seat)
+            raise
         return lane
 
     def _make(self, method: Method, like: Read, columns: int, images: int) -> Lane:
@@ -127,6 +136,11 @@ class Lanes:
                 return
             if not self.lanes[key].busy:
                 del self.lanes[key]
+
+    def spare(self) -> None:
+        """Memory ran out: give up what nobody uses, and take no more than is taken now."""
+        self.lanes = {key: lane for key, lane in self.lanes.items() if lane.busy}
+        self.budget = sum(lane.bytes for lane in self.lanes.values()) or self.budget // 2
 
     def forget(self, lane: Lane) -> None:
         """A lane in which something went wrong: what it holds is unknown."""

@@ -13,6 +13,7 @@ from seewhen.decoding.calls import Call
 from seewhen.decoding.fast.step import LIVE, one_token
 from seewhen.decoding.judging import read_prompt
 from seewhen.decoding.kernels.capturing import turn
+from seewhen.errors import UnsupportedMode
 
 if TYPE_CHECKING:
     from seewhen.decoding.sequence import Sequence
@@ -80,5 +81,5 @@ def _padding(sequence: Sequence, mask: Any, columns: int) -> tuple[int, ...]:
     elif isinstance(mask, Tensor) and mask.shape[1] == columns:
         empty = ~mask.bool()
     else:
-        return (0,) * sequence.rows
+        raise UnsupportedMode("These prompts cannot be read together.", "Read them one by one.")
     return tuple((~empty).to(torch.uint8).argmax(dim=1).tolist())
