@@ -1,8 +1,10 @@
-"""Lanes side by side with the bare captured loop and with batches in transformers' loop: one process, one model.
+"""The server with captured steps beside the server without them and beside bare loops: one run, one model.
 
     python benchmarks/server/lanes.py --shape llava-1.5-7b --clients 1,8,32 --out lanes.json
 
-Clients ask again as soon as they are answered, each with a prompt of its own; nobody talks HTTP here.
+`http` is the real server, asked by a process of its own: `graph` joins captured steps, `off` has none.
+`lanes` are the same steps without a server. `generate` is one call on a whole batch: the most there is to gain.
+Clients ask again as soon as they are answered, each with a prompt of its own.
 Each part is written to the result when it is done, in the order of its worth; `--seconds` ends it.
 """
 
@@ -121,6 +123,40 @@ class Bench:
         del attachment
         gc.collect()
 
+    def http(self, name: str, clients: int, answers: int, fast: str) -> None:
+        """Clients of a real server."""
+        from shaped import asked, served
+
+        side, words = self.model.config.vision_config.image_size, self._words
+        with served(self.model, name, fast, max(self.options.clients), self.options.tokens) as (url, engine):
+            if fast != "off":
+                asked(url, clients, 1, self.options.tokens // 2, words, side)  # captures
+            found = asked(url, clients, answers, self.options.tokens, words, side)
+            captured = [
+                step.captured for lane in engine.company.lanes.lanes.values() for step in lane.steps.values()
+            ]
+        first, each = found["first"], found["each"]
+        self.note(
+            what="http",
+            method=name,
+            way=fast,
+            clients=clients,
+            answers=len(first),
+            seconds=found["seconds"],
+            tokens_per_second=found["tokens"] / found["seconds"],
+            ms_per_token=1000 * statistics.median(each),
+            first_token_ms={
+                "median": 1000 * statistics.median(first),
+                "p95": 1000 * first[int(0.95 * (len(first) - 1))],
+            },
+            captured=sum(captured),
+        )
+        gc.collect()
+
+    @property
+    def _words(self) -> int:
+        return int(self.prompts[0]["input_ids"].shape[1]) - self._images
+
     def lanes(self, name: str, clients: int, answers: int) -> None:
         """Clients that ask one prompt after the other."""
         method = make_method(name)
@@ -226,16 +262,19 @@ def main() -> None:
     most = max(options.clients)
     parts: list[tuple[Any, ...]] = []
     for name in options.methods:
-        parts += [(bench.bare, name, 1, "graph", 3), (bench.lanes, name, 1, options.answers)]
-        parts += [(bench.bare, name, most, "graph", 2), (bench.lanes, name, most, options.answers)]
-        parts += [(bench.bare, name, 16, "off", 1)]  # what batches of the server's default size did
-        between = [clients for clients in options.clients if 1 < clients < most]
-        parts += [(bench.lanes, name, clients, options.answers) for clients in between]
+        parts += [(bench.bare, name, 1, "graph", 3), (bench.http, name, 1, options.answers, "graph")]
+        parts += [(bench.bare, name, most, "graph", 2), (bench.http, name, most, options.answers, "graph")]
+        parts += [(bench.http, name, most, 2, "off")]
+    for name in options.methods:
+        parts += [(bench.lanes, name, clients, options.answers) for clients in options.clients]
     for work, *given in parts:
         if time.monotonic() > bench.end:
             bench.note(what="out of time", left=str(given))
             break
-        work(*given)
+        try:
+            work(*given)
+        except Exception as error:  # the other parts are worth something without it
+            bench.note(what="failed", part=str(given), error=repr(error)[:2000])
 
 
 if __name__ == "__main__":

@@ -124,10 +124,7 @@ class Company:
             return self.prompt([job for job in jobs if job not in too_long])
         images = int(self.decoder.backbone.image_mask(inputs["input_ids"]).sum(dim=1).max())
         most = max(n + min(job.max_tokens, self.decoder.context - n) for job, n in zip(jobs, lengths, strict=True))
-        # A few more where a prompt has more columns than tokens.
-        return Prompt(
-            tuple(jobs), inputs, tuple(lengths), images, most + inputs["input_ids"].shape[1] - max(lengths)
-        )
+        return Prompt(tuple(jobs), inputs, tuple(lengths), images, most)
 
     def room(self, job: Job) -> int:
         """How many answers of its method may come, as far as is known before its prompt is."""

@@ -132,6 +132,7 @@ class Engine:
                 left, self._queue = [*self._running, *waiting, *self.company.jobs, *self._queue], deque()
             for job in left:
                 job.post(Failed(not_ready(self.name)))
+            self.company.clear()  # the model is as it was
 
     def _next(self) -> bool:
         """Wait for something to do: `_running` is then who comes next, nobody if those who are here just go on.

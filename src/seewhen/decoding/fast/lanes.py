@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _COLUMNS = 512  # a lane has a multiple of this, doubled until a prompt fits
 _IMAGE = 64  # and room for a multiple of this of image tokens
 _KERNELS = ("sdpa", "eager")  # whose masks we can write ourselves
+_MOST = 8  # lanes: captured steps hold memory of their own
+_MOST_SESSIONS = 64  # clients can make up any number of parameters
 _SHARE = 0.8  # of the memory that is free at the beginning
 
 
@@ -120,7 +122,10 @@ class Lanes:
 
     def _widths(self, method: Method, columns: int, images: int) -> tuple[int, ...]:
         """Numbers of slots that a new lane can have, when the lanes that nobody uses are gone."""
-        left = self.budget - sum(lane.bytes for lane in self.lanes.values() if lane.busy)
+        busy = [lane for lane in self.lanes.values() if lane.busy]
+        if len(busy) >= _MOST:
+            return ()
+        left = self.budget - sum(lane.bytes for lane in busy)
         each = self._bytes(method, columns)
         return tuple(width for width in self.widths if width * each <= left)
 
@@ -132,7 +137,8 @@ class Lanes:
     def _evict(self, needed: int) -> None:
         """Give up lanes that nobody uses, the longest unused first, until there is memory for another."""
         for key in list(self.lanes):
-            if sum(lane.bytes for lane in self.lanes.values()) + needed <= self.budget:
+            taken = sum(lane.bytes for lane in self.lanes.values())
+            if taken + needed <= self.budget and len(self.lanes) < _MOST:
                 return
             if not self.lanes[key].busy:
                 del self.lanes[key]
@@ -170,6 +176,9 @@ class Lanes:
             assert fast is not None
             session = Session(self.backbone, method, fast=fast.kernels)
             session.quiet = True  # what it has to say is a note on the answer
+            if len(self._sessions) >= _MOST_SESSIONS:
+                used = {key[0] for key in self.lanes}
+                self._sessions = {name: each for name, each in self._sessions.items() if name in used}
             self._sessions[method.fingerprint] = session, fast
         return self._sessions[method.fingerprint]
 
