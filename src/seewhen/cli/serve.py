@@ -58,6 +58,10 @@ def serve(
     limit: Annotated[
         list[str] | None, typer.Option("--limit", help="name=value, such as queue=64; docs/server.md lists them.")
     ] = None,
+    fast: Annotated[
+        bool,
+        typer.Option("--fast/--no-fast", help="Captured steps that answers join and leave, where a GPU is."),
+    ] = True,
     loading: LoadingFlags,
     log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "info",
     debug: Annotated[
@@ -137,7 +141,9 @@ def serve(
     from seewhen.server.engine import Engine
 
     engines = {
-        name: Engine(name, open_model(path, loading.loading()), limits, configured.metrics)
+        name: Engine(
+            name, open_model(path, loading.loading()), limits, configured.metrics, "auto" if fast else "off"
+        )
         for name, path in names.items()
     }
     run(create_app(engines, configured), host, port, log_level)

@@ -11,10 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import StaticCache
 from transformers.cache_utils import StaticLayer
 
 from seewhen.decoding.recorder import Recorder
 from seewhen.decoding.sequence import Sequence
+
+_ROUND = 128  # cache lengths are rounded up, so that captured steps can be used again
 
 
 class Mismatch(Exception):
@@ -80,6 +83,19 @@ def _copied(new: Tensor, old: Tensor) -> Tensor:
 
 def _alike(a: Tensor, b: Tensor) -> bool:
     return (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)
+
+
+def columns_for(length: int) -> int:
+    """Columns of the cache for prompt and answer."""
+    return -(-length // _ROUND) * _ROUND
+
+
+def empty_cache(model: Any, columns: int, before: Any = None) -> Any:
+    """A static cache; one that was filled before gives it its tensors."""
+    cache = StaticCache(config=model.config.get_text_config(decoder=True), max_cache_len=columns)
+    if before is not None:
+        adopt_cache(cache, before)
+    return cache
 
 
 def adopt_cache(new: Any, old: Any) -> None:

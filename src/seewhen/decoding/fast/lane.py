@@ -7,6 +7,7 @@ waits.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -96,7 +97,8 @@ class Lane:
         self.steps: dict[int, Slots] = {}
         self.slots = self._step_for(self.widths[0], like)
         self.seats: list[Seat | None] = [None] * self.slots.slots
-        self._like = like  # the form of a prompt, for wider steps
+        # The form of a prompt, for wider steps.
+        self._like = dataclasses.replace(like, cache=None, logits=like.logits[:0])
         self._posted: deque[_Posted] = deque()
         self._record = 0  # where the next step writes its records, less one
 

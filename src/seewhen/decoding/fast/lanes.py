@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +13,8 @@ from transformers.cache_utils import StaticLayer
 
 from seewhen.decoding.fast import Fast, FastDecoding, quickened, resolve
 from seewhen.decoding.fast.lane import Lane, Seat, Token
-from seewhen.decoding.fast.reading import Read, read
+from seewhen.decoding.fast.prompts import Tower
+from seewhen.decoding.fast.reading import Read, Reader
 from seewhen.decoding.session import Session, attached_session
 from seewhen.errors import SeewhenError
 
@@ -26,6 +28,15 @@ _KERNELS = ("sdpa", "eager")  # whose masks we can write ourselves
 _MOST = 8  # lanes: captured steps hold memory of their own
 _MOST_SESSIONS = 64  # clients can make up any number of parameters
 _SHARE = 0.8  # of the memory that is free at the beginning
+
+
+@dataclass(frozen=True)
+class _Method:
+    """A method made ready for the model."""
+
+    session: Session
+    fast: FastDecoding
+    reader: Reader
 
 
 class Lanes:
@@ -46,7 +57,8 @@ class Lanes:
         self.widths = tuple(widths or _powers(slots))
         self.budget = _free(backbone) if budget is None else budget
         self.lanes: dict[tuple[str, int, int], Lane] = {}  # by method, columns, image tokens; oldest use first
-        self._sessions: dict[str, tuple[Session, FastDecoding]] = {}
+        self._sessions: dict[str, _Method] = {}
+        self._tower = Tower()
         self._placed = ExitStack()
         self._session: Session | None = None
 
@@ -85,11 +97,11 @@ class Lanes:
         """Read prompts (as for `generate`) and let the answers of each row join; with its answer none has more
         than `columns` columns."""
         images = int(self.backbone.image_mask(inputs["input_ids"]).sum(dim=1).max())
-        session, fast = self._session_of(method)
+        own = self._session_of(method)
         lane = self._lane(method, columns, images)
-        session.image_room = _image_room(images) if lane is None else lane.image_room
-        self._place(session, fast)
-        found = read(session, self.model, inputs)
+        own.session.image_room = _image_room(images) if lane is None else lane.image_room
+        self._place(own)
+        found = own.reader.read(self.model, inputs)
         if lane is None:
             lane = self._make(method, found, columns, images)
         try:
@@ -105,7 +117,7 @@ class Lanes:
     def _make(self, method: Method, like: Read, columns: int, images: int) -> Lane:
         widths = self._widths(method, columns, images)
         self._evict(self._bytes(method, columns) * widths[-1])
-        lane = Lane(self._session_of(method)[0], like, widths, _columns(columns))
+        lane = Lane(self._session_of(method).session, like, widths, _columns(columns))
         self.lanes[method.fingerprint, lane.columns, lane.image_room] = lane
         return lane
 
@@ -159,7 +171,7 @@ class Lanes:
     def advance(self, lane: Lane) -> Iterator[Token]:
         """One step of a lane; the tokens that have come to the host."""
         if not lane.captured:  # it runs as it is, or is captured now: with its hooks
-            self._place(*self._session_of(lane.session.method))
+            self._place(self._session_of(lane.session.method))
         lane.advance()
         return lane.arrived()
 
@@ -170,7 +182,7 @@ class Lanes:
 
     # -- whose hooks are on the model --------------------------------------------------------------------
 
-    def _session_of(self, method: Method) -> tuple[Session, FastDecoding]:
+    def _session_of(self, method: Method) -> _Method:
         if method.fingerprint not in self._sessions:
             fast = resolve(self.fast, self.backbone, method)
             assert fast is not None
@@ -179,16 +191,17 @@ class Lanes:
             if len(self._sessions) >= _MOST_SESSIONS:
                 used = {key[0] for key in self.lanes}
                 self._sessions = {name: each for name, each in self._sessions.items() if name in used}
-            self._sessions[method.fingerprint] = session, fast
+            self._sessions[method.fingerprint] = _Method(session, fast, Reader(session))
         return self._sessions[method.fingerprint]
 
-    def _place(self, session: Session, fast: FastDecoding) -> None:
-        if self._session is session:
+    def _place(self, method: _Method) -> None:
+        if self._session is method.session:
             return
         self.clear()
-        self._placed.enter_context(attached_session(session))
-        self._placed.enter_context(quickened(self.backbone, fast))
-        self._session = session
+        self._placed.enter_context(attached_session(method.session))
+        self._placed.enter_context(quickened(self.backbone, method.fast))
+        self._placed.enter_context(self._tower.placed(self.model))
+        self._session = method.session
 
     def clear(self) -> None:
         """Take everything off the model. Lanes go on later."""

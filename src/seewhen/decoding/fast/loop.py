@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import StaticCache
 from transformers.generation.logits_process import (
     MinPLogitsWarper,
     TemperatureLogitsWarper,
@@ -31,7 +30,7 @@ from transformers.generation.stopping_criteria import (
 )
 
 from seewhen.decoding.calls import left_early
-from seewhen.decoding.fast.adopt import adopt_cache
+from seewhen.decoding.fast.adopt import columns_for, empty_cache
 from seewhen.decoding.fast.judged_steps import CapturedSteps
 from seewhen.decoding.fast.prompts import Passes, Tower, replayed
 from seewhen.decoding.fast.step import Captured, StepMaker, capture
@@ -43,7 +42,6 @@ from seewhen.decoding.kernels.capturing import turn
 if TYPE_CHECKING:
     from seewhen.decoding.session import Session
 
-_ROUND = 128  # cache lengths are rounded up, so that captured steps can be used again
 # Processors that look at the scores alone, so that they can be captured.
 _CAPTURABLE = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper)
 _CRITERIA = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria, StopStringCriteria)
@@ -102,16 +100,17 @@ class FastLoop:
             if self.streamer is not None:
                 self.streamer.put(input_ids.cpu())
             return model._sample(input_ids, **arguments, **kwargs)
-        key = (input_ids.shape[0], _columns(prompt + most))
+        key = (input_ids.shape[0], columns_for(prompt + most))
         earlier = self.kept.take(key)
         prompts = Passes() if earlier is None else earlier.prompts
-        kwargs["past_key_values"] = cache = _cache(model, key[1], earlier)
+        before = None if earlier is None else earlier.cache
+        kwargs["past_key_values"] = cache = empty_cache(model, key[1], before)
         tape = None
         if not judges:  # made before the prompt is read: it reads the token ids back, and would wait for that
             tape = Tape(input_ids, steps, generation_config, stopping_criteria, self.streamer)
         with (
             turn(input_ids.device),
-            replayed(self.session, prompts, cache, lambda: _cache(model, key[1], earlier)),
+            replayed(self.session, prompts, cache, lambda: empty_cache(model, key[1], before)),
         ):
             logits, kwargs = read_prompt(model, input_ids, generation_config, kwargs)
         choose = Chooser(logits_processor, generation_config.do_sample)
@@ -135,7 +134,7 @@ class FastLoop:
         return (
             any(not isinstance(criterion, _CRITERIA) for criterion in criteria)
             or bool(config.output_attentions or config.output_hidden_states)
-            or (window is not None and window < _columns(length))  # the window would have to slide
+            or (window is not None and window < columns_for(length))  # the window would have to slide
             or (given is not None and (getattr(given, "is_compileable", True) or int(given.get_seq_length()) > 0))
             or model.config.is_encoder_decoder
         )
@@ -184,16 +183,3 @@ class FastLoop:
         else:
             tokens, scores = output.tokens, output.scores  # type: ignore[assignment]
         tape.put(tokens, output.logits, scores)
-
-
-def _cache(model: Any, columns: int, earlier: Captured | None) -> Any:
-    """An empty cache; one that is there already gives it its tensors."""
-    cache = StaticCache(config=model.config.get_text_config(decoder=True), max_cache_len=columns)
-    if earlier is not None:
-        adopt_cache(cache, earlier.cache)
-    return cache
-
-
-def _columns(length: int) -> int:
-    """Columns of the cache for prompt and answer."""
-    return -(-length // _ROUND) * _ROUND

@@ -10,8 +10,11 @@ import torch
 from torch import Tensor
 
 from seewhen.decoding.calls import Call
+from seewhen.decoding.fast.adopt import columns_for, empty_cache
+from seewhen.decoding.fast.prompts import Passes, replayed
 from seewhen.decoding.fast.step import LIVE, one_token
 from seewhen.decoding.judging import read_prompt
+from seewhen.decoding.kept import Kept
 from seewhen.decoding.kernels.capturing import turn
 from seewhen.errors import UnsupportedMode
 
@@ -35,50 +38,65 @@ class Read:
 
     @property
     def columns(self) -> int:
-        """Of the cache, with padding."""
-        return int(self.cache.layers[0].keys.shape[2])
+        """Of the cache that are filled, with padding."""
+        return self.sequence.prompt_length
 
     def length(self, row: int) -> int:
         """Columns that row `row` takes."""
         return self.columns - self.padding[row]
 
 
-def read(session: Session, model: Any, inputs: Mapping[str, Any]) -> Read:
-    """Read the prompts of `inputs` (as for `generate`) with the session's method, which is on the model."""
-    found: dict[str, Any] = {}
+class Reader:
+    """Reads prompts with a session's method, which is on the model; forms that come again are replayed."""
 
-    def loop(model: Any, input_ids: Tensor, generation_config: Any = None, **kwargs: Any) -> Tensor:
-        for name in ("logits_processor", "stopping_criteria"):
-            kwargs.pop(name, None)
-        found["logits"], found["kwargs"] = read_prompt(model, input_ids, generation_config, kwargs)
-        found["model"], found["ids"] = model, input_ids
-        return input_ids
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._kept: Kept[tuple[Passes, Any]] = Kept()  # with the cache that such prompts are read into
 
-    call = Call(dict(inputs), session.placement)
-    device = session.backbone.head.weight.device
-    with session.calls.running(call), turn(device):
-        # max_new_tokens: some configurations bound the whole length below that of a prompt with its image.
-        model.generate(**inputs, custom_generate=loop, max_new_tokens=1, do_sample=False, num_beams=1)
-        sequence, kwargs = call.sequence, found["kwargs"]
-        assert sequence is not None
-        ids = torch.nn.functional.pad(found["ids"], (0, 1))  # whichever token follows: only its place matters
-        model = found["model"]
-        step = one_token(model.prepare_inputs_for_generation(ids, next_sequence_length=1, **kwargs))
-    cache = kwargs["past_key_values"]
-    constants = {name: value for name, value in step.items() if name not in LIVE}
-    padding = _padding(sequence, inputs.get("attention_mask"), int(cache.layers[0].keys.shape[2]))
-    return Read(
-        model, sequence, cache, found["logits"], step.get("position_ids"), constants, padding, tuple(call.notes)
-    )
+    def read(self, model: Any, inputs: Mapping[str, Any]) -> Read:
+        """Read the prompts of `inputs`, as for `generate`. What is found is good until the next is read."""
+        found: dict[str, Any] = {}
+
+        def loop(model: Any, input_ids: Tensor, generation_config: Any = None, **kwargs: Any) -> Tensor:
+            for name in ("logits_processor", "stopping_criteria"):
+                kwargs.pop(name, None)
+            found["model"], found["ids"] = model, input_ids
+            found["logits"], found["kwargs"] = self._fill(model, input_ids, generation_config, kwargs)
+            return input_ids
+
+        call = Call(dict(inputs), self.session.placement)
+        with self.session.calls.running(call), turn(self.session.backbone.head.weight.device):
+            # max_new_tokens: some configurations bound the whole length below that of a prompt with its image.
+            model.generate(**inputs, custom_generate=loop, max_new_tokens=1, do_sample=False, num_beams=1)
+            sequence, kwargs, model = call.sequence, found["kwargs"], found["model"]
+            assert sequence is not None
+            ids = torch.nn.functional.pad(found["ids"], (0, 1))  # whichever token follows: only its place matters
+            step = one_token(model.prepare_inputs_for_generation(ids, next_sequence_length=1, **kwargs))
+        cache = kwargs["past_key_values"]
+        constants = {name: value for name, value in step.items() if name not in LIVE}
+        padding = _padding(sequence, inputs.get("attention_mask"))
+        notes = tuple(call.notes)
+        return Read(model, sequence, cache, found["logits"], step.get("position_ids"), constants, padding, notes)
+
+    def _fill(self, model: Any, ids: Tensor, config: Any, kwargs: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+        """Logits of the first token, and the next step's arguments with a cache that holds the prompt."""
+        embeds = kwargs.get("inputs_embeds")
+        key = (len(ids), columns_for(ids.shape[1] if embeds is None else embeds.shape[1]))
+        passes, before = self._kept.take(key) or (Passes(), None)
+        kwargs["past_key_values"] = cache = empty_cache(model, key[1], before)
+        with replayed(self.session, passes, cache, lambda: empty_cache(model, key[1], before)):
+            found = read_prompt(model, ids, config, kwargs)
+        self._kept.put(key, (passes, cache))  # after an error it is not kept: what it holds is unknown
+        return found
 
 
-def _padding(sequence: Sequence, mask: Any, columns: int) -> tuple[int, ...]:
+def _padding(sequence: Sequence, mask: Any) -> tuple[int, ...]:
     """Columns on the left that a row, with its branches, does not use."""
     if sequence.rows == 1 and not sequence.widened:
         return (0,)
     if sequence.hidden is not None:
         empty = sequence.hidden.view(1 + sequence.branches, sequence.rows, -1).all(dim=0)
-    elif isinstance(mask, Tensor) and mask.shape[1] == columns:
+    elif isinstance(mask, Tensor) and mask.shape[1] == sequence.prompt_length:
         empty = ~mask.bool()
     else:
         raise UnsupportedMode("These prompts cannot be read together.", "Read them one by one.")

@@ -75,7 +75,7 @@ class Storage:
             for part, given in zip(layer, (source.keys, source.values), strict=True):
                 for branch in range(self.repeats):
                     new.append(part[slot + branch * slots, :, :length])
-                    old.append(given[row + branch * rows, :, skipped:])
+                    old.append(given[row + branch * rows, :, skipped : read.columns])
         torch._foreach_copy_(new, old)
 
     def move(self, moves: Many[tuple[int, int]], before: int, after: int) -> None:
@@ -183,7 +183,9 @@ class Slots:
             for branch in range(self.repeats):
                 seen = target.hidden[slot + branch * self.slots]
                 seen.zero_()
-                seen[: read.length(row)] = source.hidden[row + branch * source.rows, read.padding[row] :]
+                seen[: read.length(row)] = source.hidden[
+                    row + branch * source.rows, read.padding[row] : read.columns
+                ]
             for branch in range(self.repeats - 1):
                 target.shift[..., slot + branch * self.slots] = source.shift[..., row + branch * source.rows]
         self.sequence.reached = source.reached
