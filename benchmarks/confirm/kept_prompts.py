@@ -6,6 +6,7 @@ token leave its keys and values alone. So all but the prompt's last token are re
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,10 +29,13 @@ class KeptPrompts:
     caches: dict[tuple[str, ...], DynamicCache] = field(default_factory=dict)
 
     def encoded(self, items: Sequence[Item], make: Callable[[Sequence[Item]], dict[str, Any]]) -> dict[str, Any]:
-        """The inputs with the tower's features instead of pixels."""
+        """The inputs with the tower's features instead of pixels, where this transformers takes them."""
         key = names(items)
         if key not in self.inputs:
             made = make(items)
+            if "mm_encoder_outputs" not in inspect.signature(self.model.forward).parameters:
+                self.inputs[key] = made
+                return made
             rest = {name: value for name, value in made.items() if name != "pixel_values"}
             with torch.inference_mode():
                 output = self.model.base_model.get_image_features(made["pixel_values"], return_dict=True)

@@ -52,7 +52,7 @@ class ProbedTilt(Tilt):
             recorder.declare(name, (rows, recorder.layers))
         for name in BESIDE:
             recorder.declare(name, (rows,))
-        return _Memory(features=None)
+        return _Memory(features=None, present=sequence.image.valid.any(dim=1))
 
     def before_layer(self, step: Step, memory: _Memory, layer: int, hidden: Tensor) -> None:
         """Relevance at its source layer; no gate."""
