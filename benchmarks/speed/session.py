@@ -30,9 +30,10 @@ from seewhen.speed.measure import costs, read_bandwidth
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from speed import confirm_cost, explore, prefill
+from speed import confirm_cost, kernels_layers, prefill
 
 FIRST = ("regular", "cai", "cai:contrast=3", "vcd")
+MEMVR = ("regular", "memvr")
 SECOND = ("regular", "pai", "sid", "memvr", "locore", "dola", "only", "m3id", "farsight", "agla")
 
 
@@ -86,10 +87,10 @@ class Session:
         return random_inputs(self.model(shape)[1], rows=rows, **self.place())
 
     def bench(self, shape: str, methods: tuple[str, ...], batch: int, tokens: int, without: str = "") -> Any:
-        """What `seewhen bench` measures; `without` names kernels to leave out."""
+        """What `seewhen bench` measures; `without` names a kernel to leave out."""
         model, _ = self.model(shape)
         chosen = {name: seewhen.method(name) for name in methods}
-        with explore.without(without.split("-") if without else []):
+        with kernels_layers.without(*([without] if without else [])):
             found, failures = costs(
                 model, lambda rows: self.inputs(shape, rows), chosen,
                 batches=[batch], tokens=min(tokens, self.tokens), repeats=self.rounds,
@@ -144,6 +145,11 @@ def parts(session: Session) -> list[tuple[str, float, Callable[[], Any]]]:
         tokens = min(125, 5 * session.tokens)
         return confirm_cost.measure(session.model(llava)[0], session.inputs(llava, batch), tokens, session.rounds)
 
+    def alone() -> Any:
+        setting = kernels_layers.Setting(session.place()["device"], session.tiny)
+        items = (kernels_layers.recurrent_layer, kernels_layers.relevance, kernels_layers.second_look)
+        return {item.__name__: item(setting) for item in items}
+
     return [
         ("llava, batch 1", 20, lambda: session.bench(llava, FIRST, 1, 96)),
         ("llava, prefill", 20, prompts),
@@ -153,15 +159,11 @@ def parts(session: Session) -> list[tuple[str, float, Callable[[], Any]]]:
         ("llava, judge, batch 8", 25, lambda: judged(8)),
         ("qwen3.5, batch 1", 20, lambda: session.bench(qwen, FIRST[:2], 1, 64)),
         ("qwen3.5, batch 8", 15, lambda: session.bench(qwen, FIRST[:2], 8, 48)),
-        *((f"without {name}", 10, lambda shape=shape, name=name: session.bench(shape, FIRST[:2], 1, 48, name))
-          for shape, name in without(qwen, llava)),
+        ("qwen3.5, without recurrent", 12, lambda: session.bench(qwen, FIRST[:2], 1, 48, "recurrent")),
+        ("kernels alone", 8, alone),
+        ("llava, without relevance", 10, lambda: session.bench(llava, FIRST[:2], 1, 48, "relevance")),
+        ("llava, without second look", 10, lambda: session.bench(llava, MEMVR, 1, 48, "second look")),
     ]  # fmt: skip
-
-
-def without(qwen: str, llava: str) -> list[tuple[str, str]]:
-    """Kernels to leave out, each on the model that it is for; the model at hand comes first."""
-    recurrent = [(qwen, name) for name in explore.KERNELS if name.startswith("recurrent")]
-    return recurrent + [(llava, name) for name in explore.KERNELS if not name.startswith("recurrent")]
 
 
 if __name__ == "__main__":

@@ -160,3 +160,27 @@ def test_each_row_knows_the_way_of_its_yardstick():
     )
     assert [one.way for one in graph] == ["uncaptured"] and "opera" in failures["opera, batch 1"]
     assert len(graph[0].prefills) == len(graph[0].rounds) == 1 and graph[0].prefill_ratio == 1.0
+
+
+def test_the_page_of_a_session_says_what_was_not_measured(tmp_path):
+    import importlib.util
+    from pathlib import Path
+
+    found = Path(__file__).parents[2] / "benchmarks" / "speed" / "page.py"
+    if not found.exists():
+        pytest.skip("the benchmarks are not part of this tree")
+    spec = importlib.util.spec_from_file_location("speed_page", found)
+    page = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(page)
+    rows = [cost(method="regular", way="graph", ratio=1.0), cost(method="cai", way="graph", ratio=1.04)]
+    result = {
+        "about": {"command": "session.py", "device": "a card", "read_bandwidth": 4e12},
+        "llava, batch 1": {"found": {"costs": [one.to_json() for one in rows]}, "seconds": 3.0},
+        "qwen3.5, batch 1": {"left out": "3 s were left, 20 wanted"},
+    }
+    text = page.section(result, "session.json")
+    assert "| CAI / regular | at most 1.05 | 1.040 | reached |" in text
+    assert "| regular, ms per token | at most 4.5 | 2.000 | reached |" in text
+    assert "| SID / regular | at most 1.15 |  | not measured |" in text
+    assert "Not measured: qwen3.5, batch 1: 3 s were left, 20 wanted." in text
+    assert page.costs_of(result["llava, batch 1"]) == rows
