@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import seewhen
 from confirm import captions, page, score
 from confirm.settings import PARTS, WORD_LEVEL, Run, confirm, everything
+from confirm.variants import AllObjects, WordLevel, begins
+from seewhen.verdicts.lexicon import chair_lexicon
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "confirm" / "results"
@@ -92,3 +96,41 @@ def test_from_pictures_to_scores(tmp_path):
     counts = score.Counts.of("A cat and a dog. A cat.", frozenset({"cat", "bus"}), None).row
     assert counts[:7] == (True, 1, 3, 1, 2, 1, 2)
     assert score.cut("One. Two. Three.", 2) == "One. Two."
+
+
+def test_second_attempts_are_told_and_the_first_are_the_same():
+    items, writer = captions.scenes("shifted", 2000, 3), captions.Writer("scenes", 3, "cpu")
+    plain = Run("scenes-validation", confirm(threshold=2.0), 0, tokens=32)
+    rows = zip(writer._batch(replace(plain, note="again"), items), writer._batch(plain, items), strict=True)
+    attempts = set()
+    for told, expected in rows:
+        assert told["text"] == expected["text"] and told["told"]["taken_back"] == expected["told"]["taken_back"]
+        every = {one["object"]: one for one in told["told"]["all"]}
+        denied = {one["object"] for back in told["told"]["taken_back"] for one in back["denied"]}
+        assert denied | {one["object"] for one in told["told"]["verdicts"]} <= every.keys()
+        assert len(every) == told["told"]["asked"]
+        attempts |= {one["attempt"] for one in every.values()}
+    assert attempts > {0}
+
+
+def test_at_word_level_a_word_is_as_probable_as_a_yes():
+    items, writer = captions.scenes("shifted", 5, 1), captions.Writer("scenes", 1, "cpu")
+    tokenizer, inputs = writer.processor.tokenizer, writer.plain_inputs(items)
+    options = {"max_new_tokens": 1, "do_sample": False, "pad_token_id": 0, "return_dict_in_generate": True}
+    found = {}
+    names = tuple(chair_lexicon().objects)
+    for make in (AllObjects, WordLevel):
+        with seewhen.attach(writer.model, make(names, captions.asking(tokenizer)), fast="off") as handle:
+            found[make] = writer.model.generate(**inputs, **options, output_logits=True, output_scores=True)
+            told = handle.trace.told
+            if make is AllObjects:
+                odds = told[0]["odds"]
+    asked = dict(zip(names, odds, strict=True))
+    added = found[WordLevel].scores[0][0] - torch.log_softmax(found[WordLevel].logits[0][0], dim=-1)
+    words = captions.asking(tokenizer).words
+    first = {name: begins(words, name) for name in names}
+    for name, tokens in first.items():
+        for token in tokens:
+            surest = max(odd for other, odd in asked.items() if token in first[other])
+            assert added[token] == pytest.approx(-np.logaddexp(0, -surest), abs=1e-3), name
+    assert all(first.values()) and (added == 0).sum() == len(added) - len(set().union(*first.values()))
