@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from confirm.kept_prompts import KeptPrompts
 from confirm.material import QUESTION, Item, photographs, scenes
-from confirm.settings import WORD_LEVEL, Run, everything, fit
+from confirm.settings import WORD_LEVEL, Run, everything, fit, needs
 from confirm.variants import AllObjects, TellsAll, WordLevel
 from seewhen.decoding.method import Method
 
@@ -184,29 +184,46 @@ def noise(run: Run, items: Sequence[Item]) -> Any:
 
 
 def work(given: argparse.Namespace, model: str, todo: Sequence[Run | str]) -> None:
-    """One process: one model, and of the runs that are to be made those that nobody else has begun."""
+    """One process: one model, and always the first run that nobody has begun and that has what it needs."""
     import torch
 
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     writer = Writer(model, given.batch, given.device)
-    for run in todo:
-        part, name = (run, f"{run}.odds") if isinstance(run, str) else (run.part, run.name)
-        path = given.out / f"{name}.jsonl.gz"
-        if time.time() > given.until:
+    while time.time() < given.until:
+        left = [run for run in todo if not _path(given.out, run).exists()]
+        if not left:
             return
-        try:
-            with FileLock(given.out / f".{name}.lock", blocking=False):
-                if path.exists():
-                    continue
-                items = material(part, given.exam, given.limit)
-                if isinstance(run, str):
-                    writer.odds(items, path)
-                else:
-                    writer.write(run, items, path)
-                print(path.name, flush=True)
-        except Timeout:
-            continue
+        if not any(_made(given, writer, run) for run in left if _ready(given, run)):
+            time.sleep(0.5)  # others are at it
+
+
+def _path(out: Path, run: Run | str) -> Path:
+    return out / f"{run}.odds.jsonl.gz" if isinstance(run, str) else out / f"{run.name}.jsonl.gz"
+
+
+def _ready(given: argparse.Namespace, run: Run | str) -> bool:
+    """Whether the fit that a run uses is there; only where fits are made meanwhile it may not be."""
+    stage = None if isinstance(run, str) or not given.fits else needs(run)
+    return stage is None or (given.fits / f"{run.part.partition('-')[0]}.{stage}").exists()  # type: ignore[union-attr]
+
+
+def _made(given: argparse.Namespace, writer: Writer, run: Run | str) -> bool:
+    """Whether it was made now, by us."""
+    path = _path(given.out, run)
+    try:
+        with FileLock(given.out / f".{path.name}.lock", blocking=False):
+            if path.exists():
+                return False
+            items = material(run if isinstance(run, str) else run.part, given.exam, given.limit)
+            if isinstance(run, str):
+                writer.odds(items, path)
+            else:
+                writer.write(run, items, path)
+    except Timeout:
+        return False
+    print(path.name, flush=True)
+    return True
 
 
 def write_blind(given: argparse.Namespace, model: str) -> None:
@@ -221,7 +238,7 @@ def write_blind(given: argparse.Namespace, model: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m confirm.captions", description=__doc__.splitlines()[0])
-    parser.add_argument("stage", choices=["runs", "odds", "blind"])
+    parser.add_argument("stage", choices=["runs", "odds", "both", "blind"])
     parser.add_argument("--exam", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="*", default=[""], help="runs whose name contains one of these")
@@ -231,6 +248,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int)
     parser.add_argument("--device")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no run is begun after that")
+    parser.add_argument("--fits", type=Path, help="where marks say which fits are made: runs wait for theirs")
     given = parser.parse_args()
     given.until = time.time() + given.seconds
     given.out.mkdir(parents=True, exist_ok=True)
@@ -238,7 +256,9 @@ def main() -> None:
         for model in given.models:
             write_blind(given, model)
         return
-    planned: list[Run | str] = list(ASKED) if given.stage == "odds" else list(everything())
+    planned: list[Run | str] = [] if given.stage == "odds" else list(everything())
+    if given.stage != "runs":
+        planned = [*planned[:2], *ASKED, *planned[2:]] if planned else list(ASKED)
     todo = [r for r in planned if any(text in (r if isinstance(r, str) else r.name) for text in given.only)]
     jobs = []
     for model in given.models:

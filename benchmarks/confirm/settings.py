@@ -83,53 +83,69 @@ def validation(model: str) -> list[Run]:
 
 
 def test(model: str) -> list[Run]:
-    """In the order of their worth."""
-    part = f"{model}-test"
+    """In the order of their worth: one seed of everything, then the others."""
+    part, more = f"{model}-test", (1, 2, 3, 4)
     runs = _runs(part, "regular", (None, *FIVE)) + _runs(part, MARK, (None, *FIVE), "mark")
-    runs += _comes(part, (None, *FIVE)) + _verdict(part, 0.0, (None, 0)) + _asking(part, 0.0, (None, 0))
-    runs += [Run(part, "regular", seed, temperature=t) for t in COOLER for seed in FIVE] + _runs(
-        part, "min-p", FIVE
-    )
-    runs += _verdict(part, -1.0, (None, 0)) + _verdict(part, 1.0, (None, 0)) + _asking(part, 1.0, (None, 0))
-    runs += _comes(part, FIVE, before="min-p+") + _comes(part, FIVE, temperature=0.5)
-    runs += _runs(part, "regular", (None, *THREE), tokens=128) + _comes(part, (None, *THREE), tokens=128)
+    runs += _comes(part, (None, *FIVE))
+    for threshold in (0.0, 1.0, -1.0):
+        runs += _verdict(part, threshold, (None, 0))
+    runs += _asking(part, 0.0, (None, 0)) + _runs(part, "min-p", ONE) + _comes(part, ONE, before="min-p+")
+    runs += _comes(part, ONE, temperature=0.5) + [Run(part, "regular", 0, temperature=t) for t in COOLER]
+    runs += _comes(part, (None, 0), tokens=128) + _runs(part, "regular", (None, 0), tokens=128)
     for threshold in (2.0, 3.0):
-        runs += _verdict(part, threshold, (None, 0)) + _asking(part, threshold, (None, 0))
-    runs += _asking(part, -1.0, (None, 0)) + _verdict(part, 0.0, (1, 2, 3, 4)) + _asking(part, 0.0, (1, 2))
+        runs += _verdict(part, threshold, (None, 0))
+    runs += _asking(part, 1.0, (None, 0))
+    runs += [Run(part, "regular", seed, temperature=t) for t in COOLER for seed in more] + _runs(
+        part, "min-p", more
+    )
+    runs += _comes(part, more, before="min-p+") + _comes(part, more, temperature=0.5)
+    for threshold in (-1.0, 2.0, 3.0):
+        runs += _asking(part, threshold, (None, 0))
+    runs += _verdict(part, 0.0, more) + _asking(part, 0.0, (1, 2))
     runs += [Run(part, f"locore:beta={beta}", None) for beta in (0.3, 0.6, 0.9)]
     runs += _runs(part, "cai", (None, 0)) + _comes(part, (None, 0), before="cai+")
-    return runs
+    return runs + _comes(part, (1, 2), tokens=128) + _runs(part, "regular", (1, 2), tokens=128)
 
 
 def ablations(model: str) -> list[Run]:
-    """Sampled, the shipped verdict, on pictures that neither a fit nor a table has seen."""
+    """Sampled, the shipped verdict, on pictures that neither a fit nor a table has seen; likewise."""
     part = f"{model}-ablation"
-    runs = _runs(part, "regular", (None, 0)) + _comes(part, (None, 0))
-    runs += _asking(part, 0.0, (None, 0))
-    runs += _runs(part, confirm(verdict=fit("blind", part), threshold=0.0), (None, 0), "blind")
-    runs += _runs(part, WORD_LEVEL, (None, 0), WORD_LEVEL)
-    runs += _verdict(part, 0.0, ONE) + _runs(
-        part, confirm(verdict=fit("first", part), threshold=0.0), ONE, "no-attempt"
-    )
+    runs = _runs(part, "regular", ONE) + _comes(part, ONE)
+    runs += _runs(part, confirm(verdict=fit("blind", part), threshold=0.0), ONE, "blind")
+    runs += _runs(part, WORD_LEVEL, ONE, WORD_LEVEL) + _asking(part, 0.0, ONE)
     runs += _runs(part, confirm(on_denied="stop"), ONE, "stop")
-    for retries in (0, 1, 4):
+    for retries in (1, 4):
         runs += _runs(part, confirm(retries=retries), ONE, f"retries{retries}")
+    runs += _verdict(part, 0.0, ONE)
+    runs += _runs(part, confirm(verdict=fit("first", part), threshold=0.0), ONE, "no-attempt")
+    for level in (0.3, 0.5, 0.7, 0.1):
+        runs += _runs(part, confirm(doubt="probability", when=level), ONE, f"probability{level:g}")
     for name, question in PHRASINGS.items():
         runs += _runs(part, confirm(question=question), ONE, f"question-{name}")
-    for doubt, levels in (("probability", (0.1, 0.3, 0.5, 0.7)), ("entropy", (0.5, 1.0, 1.5, 2.0))):
-        for level in levels:
-            runs += _runs(part, confirm(doubt=doubt, when=level), ONE, f"{doubt}{level:g}")
-    return runs + _runs(part, "confirm", ONE, "open")
+    runs += _runs(part, "confirm", ONE, "open") + _runs(part, confirm(retries=0), ONE, "retries0")
+    for level in (0.5, 1.0, 1.5, 2.0):
+        runs += _runs(part, confirm(doubt="entropy", when=level), ONE, f"entropy{level:g}")
+    runs += _runs(part, "regular", (None,)) + _comes(part, (None,)) + _asking(part, 0.0, (None,))
+    runs += _runs(part, confirm(verdict=fit("blind", part), threshold=0.0), (None,), "blind")
+    return runs + _runs(part, WORD_LEVEL, (None,), WORD_LEVEL)
 
 
 def everything() -> list[Run]:
-    """In the order of their worth: what others are fitted on, then a test and an ablation by turns."""
+    """In the order of their worth: what others are fitted on, then tests and ablations by turns."""
     runs = []
     for model in ("photo", "scenes"):
         runs += validation(model)
         tests, others = test(model), ablations(model)
-        each = -(-len(tests) // len(others))
-        for number, other in enumerate(others):
-            runs += [*tests[number * each : (number + 1) * each], other]
-        runs += tests[len(others) * each :]
+        while tests or others:
+            runs += [*tests[:2], *others[:1]]
+            tests, others = tests[2:], others[1:]
     return runs
+
+
+def needs(run: Run) -> str | None:
+    """The stage of `verdicts.py` that must be over before a run can be made."""
+    if not run.method.partition("+")[2].startswith("confirm") and not run.method.startswith("confirm"):
+        return None
+    if "verdict=" in run.method:
+        return None
+    return "attempts" if "threshold=" in run.method else "threshold"

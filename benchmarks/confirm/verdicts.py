@@ -75,6 +75,22 @@ def chosen(runs: Path, part: str, exam: Path) -> tuple[float, dict[str, float]]:
     return max(kept, default=min(TRIED)), {"regular": regular, **recalls}
 
 
+def carry_out(stage: str, model: str, runs: Path, exam: Path) -> None:
+    """One stage for one model."""
+    part, shipped = f"{model}-validation", DATA / f"verdict_{MODELS[model]}.json"
+    if stage == "threshold":
+        threshold, recalls = chosen(runs, part, exam)
+        verdict = Verdict.load(shipped)
+        about = {**verdict.about, "log_odds_threshold": threshold, "validation_recall": recalls}
+        replace(verdict, threshold=round(sigmoid(threshold), 6), about=about).save(shipped)
+        print(model, threshold, recalls, flush=True)
+        return
+    truth = {item.name: item.objects for item in material(part, exam, None)}
+    verdict = fitted(runs, part, truth, stage == "attempts")
+    verdict.save(shipped if stage == "attempts" else Path(fit("first", part)))
+    print(model, verdict.about["mentions"], verdict.about["invented"], verdict.written, flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m confirm.verdicts", description=__doc__)
     parser.add_argument("stage", choices=["first", "attempts", "threshold"])
@@ -83,18 +99,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=list(MODELS))
     given = parser.parse_args()
     for model in given.models:
-        part, shipped = f"{model}-validation", DATA / f"verdict_{MODELS[model]}.json"
-        if given.stage == "threshold":
-            threshold, recalls = chosen(given.runs, part, given.exam)
-            verdict = Verdict.load(shipped)
-            about = {**verdict.about, "log_odds_threshold": threshold, "validation_recall": recalls}
-            replace(verdict, threshold=round(sigmoid(threshold), 6), about=about).save(shipped)
-            print(model, threshold, recalls)
-            continue
-        truth = {item.name: item.objects for item in material(part, given.exam, None)}
-        verdict = fitted(given.runs, part, truth, given.stage == "attempts")
-        verdict.save(shipped if given.stage == "attempts" else Path(fit("first", part)))
-        print(model, verdict.about["mentions"], verdict.about["invented"], verdict.written)
+        carry_out(given.stage, model, given.runs, given.exam)
 
 
 if __name__ == "__main__":
