@@ -153,7 +153,8 @@ def main() -> None:
     rows += judged("random, 32,064 x 4,096", head, found, [options.states])
     if options.out:
         result = {
-            "command": f"eight_bits.py --scenes {options.scenes} --tokens {options.tokens} --states {options.states}",
+            "command": f"eight_bits.py --scenes {options.scenes} --tokens {options.tokens} "
+            f"--states {options.states}",
             "versions": {p: version(p) for p in ("torch", "transformers")} | {"python": platform.python_version()},
             "rows": rows,
         }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import statistics
 import sys
@@ -23,13 +24,12 @@ from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 
 import seewhen
 from seewhen.asking.attach import Attachment
 from seewhen.backbones.shapes import random_inputs, random_model, shape_config
 from seewhen.decoding.fast import modules
-from seewhen.decoding.kernels import gate_kernel, recurrent_kernel, relevance_kernel, second_look_kernel
+from seewhen.decoding.kernels import recurrent_kernel, relevance_kernel, second_look_kernel
 from seewhen.decoding.tilted_attention import Relevance
 from seewhen.equations import where
 from seewhen.methods.memvr import SecondLook
@@ -271,16 +271,65 @@ def second_tier(setting: Setting) -> list[dict]:
 
 
 def cai(setting: Setting) -> list[dict]:
-    """CAI at one and eight rows, with and without the relevance kernels and with a part of the head kept near."""
+    """CAI at one and eight rows, with and without the relevance kernels."""
     methods = {"regular": seewhen.method("regular"), "cai": seewhen.method("cai")}
-    out: list[dict] = []
+    out = step_costs(setting, "llava-1.5-7b", methods, 1, repeats=4)
     with without("relevance"):
         out.append({"without relevance": step_costs(setting, "llava-1.5-7b", methods, 1, repeats=4)})
-    for megabytes in (12, 24, 36):
-        with staying(megabytes * 10**6):
-            table = step_costs(setting, "llava-1.5-7b", methods, 1, repeats=4)
-            out.append({"head kept near, MB": megabytes, "rows": table})
     return out + step_costs(setting, "llava-1.5-7b", methods, 8, repeats=4)
+
+
+def gaps(setting: Setting) -> dict:
+    """Where a regular step's time is that no kernel takes: replays alone, with the tape, and the pauses."""
+    model, config = setting.model("llava-1.5-7b")
+    attachment = Attachment.of(model, seewhen.method("regular"), fast="graph")
+    given, options = setting.inputs(config, 1), {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+
+    def answer(tokens: int) -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        with attachment.placed():
+            model.generate(**given, max_new_tokens=tokens, **options)
+        end.record()
+        torch.cuda.synchronize()
+        return begin.elapsed_time(end)
+
+    if setting.device == "cpu":
+        return {}
+    for tokens in (30, 120, 30, 120):  # both within one cache of 768 columns
+        answer(tokens)
+    out: dict[str, Any] = {"loop ms": statistics.median((answer(120) - answer(30)) / 90 for _ in range(5))}
+    answer(30)
+    step = next(step for step in attachment.loop.kept.all if step.captured)
+    times = []
+    for _ in range(3):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(20):
+            step.run()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) / 20)
+    out["replays alone ms"] = statistics.median(times)
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        answer(12)
+    found = sorted(
+        (e.time_range.start, e.time_range.end, e.name[:60]) for e in seen.events() if e.device_type.name == "CUDA"
+    )
+    first = [at for at, one in enumerate(found) if "indexSelect" in one[2]][2:]  # the embedding begins a step
+    part = found[first[2] : first[-1]]
+    out["steps"] = steps = len(first) - 3
+    out["kernels us per step"] = sum(end - start for start, end, _ in part) / steps
+    out["pauses us per step"] = sum(max(0, b[0] - a[1]) for a, b in itertools.pairwise(part)) / steps
+    by_name: dict[str, list[float]] = {}
+    for a, b in itertools.pairwise(part):
+        by_name.setdefault(f"before {b[2]}", []).append(b[0] - a[1])
+    largest = sorted(by_name.items(), key=lambda one: -sum(one[1]))[:14]
+    out["pauses"] = [(name, sum(each) / steps, len(each) / steps, max(each)) for name, each in largest]
+    print("  ", out, flush=True)
+    return out
 
 
 def cai_profile(setting: Setting) -> list:
@@ -298,75 +347,11 @@ def sid_profile(setting: Setting) -> list:
     return profiled(setting, "llava-1.5-7b", "sid")
 
 
-# -- an experiment: the first rows of the head stay in the second-level cache from gate to gate -------------------
-
-
-@triton.jit
-def _dot(
-    x_ptr, w_ptr, first, count, columns, rows,
-    block_n: tl.constexpr, block_k: tl.constexpr, precision: tl.constexpr, policy: tl.constexpr,
-):  # fmt: skip
-    n, k, m = first + tl.arange(0, block_n), tl.arange(0, block_k), tl.arange(0, 16)
-    total = tl.zeros((block_n, 16), tl.float32)
-    for start in range(0, columns, block_k):
-        inside = (start + k) < columns
-        at = n[:, None].to(tl.int64) * columns + start + k[None]
-        w = tl.load(w_ptr + at, mask=(n < count)[:, None] & inside[None], other=0.0, eviction_policy=policy)
-        x = tl.load(
-            x_ptr + m[None] * columns + start + k[:, None], mask=(m < rows)[None] & inside[:, None], other=0.0
-        )
-        total = tl.dot(w, x, acc=total, input_precision=precision)
-    return total
-
-
-@triton.jit
-def _staying_parts(
-    x_ptr, w_ptr, out_ptr, count, columns, programs, rows, stay,
-    block_n: tl.constexpr, block_k: tl.constexpr, precision: tl.constexpr,
-):  # fmt: skip
-    program, m16 = tl.program_id(0), tl.arange(0, 16)
-    first = program * block_n
-    if program < stay:
-        z = _dot(x_ptr, w_ptr, first, count, columns, rows, block_n, block_k, precision, "evict_last")
-    else:
-        z = _dot(x_ptr, w_ptr, first, count, columns, rows, block_n, block_k, precision, "evict_first")
-    live = (first + tl.arange(0, block_n)) < count
-    z = tl.where(live[:, None], z, float("-inf"))
-    m = tl.max(z, 0)
-    e = tl.exp(z - m[None])
-    at = out_ptr + program + programs * m16
-    tl.store(at, m, mask=m16 < rows)
-    tl.store(at + programs * rows, tl.sum(e, 0), mask=m16 < rows)
-    tl.store(at + 2 * programs * rows, tl.sum(tl.where(live[:, None], (z - m[None]) * e, 0.0), 0), mask=m16 < rows)
-
-
-@contextlib.contextmanager
-def staying(size: int) -> Iterator[None]:
-    """Gates that ask the card to keep the first `size` bytes of the head."""
-
-    def parts_of(states: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
-        rows, columns = states.shape
-        count, programs = head.shape[0], triton.cdiv(head.shape[0], 64)
-        parts = torch.empty((3, rows, programs), dtype=torch.float32, device=states.device)
-        _staying_parts[(programs,)](
-            states.contiguous(), head, parts, count, columns, programs, rows, size // (128 * columns),
-            block_n=64, block_k=128, precision="tf32", num_warps=4, num_stages=5,
-        )  # fmt: skip
-        return parts
-
-    stock = gate_kernel._parts_of
-    gate_kernel._parts_of = parts_of
-    try:
-        yield
-    finally:
-        gate_kernel._parts_of = stock
-
-
 # Small things first, then one model after the other.
-ITEMS: dict[str, Callable[[Setting], list]] = {
+ITEMS: dict[str, Callable[[Setting], Any]] = {
     item.__name__: item
     for item in (
-        recurrent_layer, relevance, second_look, qwen, qwen_profile, second_tier, cai, cai_profile,
+        recurrent_layer, relevance, second_look, qwen, qwen_profile, gaps, second_tier, cai, cai_profile,
         memvr_profile, sid_profile,
     )
 }  # fmt: skip

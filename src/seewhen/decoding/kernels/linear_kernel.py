@@ -53,21 +53,24 @@ def dot_tile(
 @triton.jit
 def _linear(
     x_ptr, w0, w1, w2, w3, b0, b1, b2, b3, y0, y1, y2, y3, n0, n1, n2, n3, columns, rows,
-    single: tl.constexpr, biased: tl.constexpr,
+    matrices: tl.constexpr, single: tl.constexpr, biased: tl.constexpr,
     block_n: tl.constexpr, block_k: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """One to sixteen vectors times up to four matrices."""
-    program = tl.program_id(0)
-    end0 = tl.cdiv(n0, block_n)
-    end1 = end0 + tl.cdiv(n1, block_n)
-    end2 = end1 + tl.cdiv(n2, block_n)
-    w_ptr, b_ptr, y_ptr, count, block = w0, b0, y0, n0, program
-    if program >= end2:
-        w_ptr, b_ptr, y_ptr, count, block = w3, b3, y3, n3, program - end2
-    elif program >= end1:
-        w_ptr, b_ptr, y_ptr, count, block = w2, b2, y2, n2, program - end1
-    elif program >= end0:
-        w_ptr, b_ptr, y_ptr, count, block = w1, b1, y1, n1, program - end0
+    """One to sixteen vectors times up to four matrices. Programs are short: each looks only at what there is."""
+    block = tl.program_id(0)
+    w_ptr, b_ptr, y_ptr, count = w0, b0, y0, n0
+    if matrices > 1:
+        before = tl.cdiv(n0, block_n)
+        if block >= before:
+            w_ptr, b_ptr, y_ptr, count, block = w1, b1, y1, n1, block - before
+            if matrices > 2:
+                before = tl.cdiv(n1, block_n)
+                if block >= before:
+                    w_ptr, b_ptr, y_ptr, count, block = w2, b2, y2, n2, block - before
+                    if matrices > 3:
+                        before = tl.cdiv(n2, block_n)
+                        if block >= before:
+                            w_ptr, b_ptr, y_ptr, count, block = w3, b3, y3, n3, block - before
     first = block * block_n
     n, m = first + tl.arange(0, block_n), tl.arange(0, 16)
     live, used = n < count, m < rows
@@ -100,7 +103,7 @@ def linear(x: Tensor, weights: tuple[Tensor, ...], biases: tuple[Tensor | None, 
     single = rows == 1
     block_n, block_k, warps, stages = tile_shape(rows, sum(counts), columns, x.dtype)
     _linear[(sum(triton.cdiv(count, block_n) for count in counts),)](
-        flat, *padded[0], *padded[1], *padded[2], *counts, columns, rows,
+        flat, *padded[0], *padded[1], *padded[2], *counts, columns, rows, matrices=len(weights),
         single=single, biased=biased, block_n=block_n, block_k=block_k, num_warps=warps, num_stages=stages,
         precision="ieee" if x.dtype == torch.float32 else "tf32",
     )  # fmt: skip

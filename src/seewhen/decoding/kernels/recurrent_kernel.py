@@ -72,14 +72,14 @@ def _finish(
     program = tl.program_id(0)
     if program < normed:  # the gated norm of one head
         j = tl.arange(0, block_e)
-        live = j < e
-        given = tl.load(y_ptr + program * e + j, mask=live, other=0.0)
+        inside = j < e
+        given = tl.load(y_ptr + program * e + j, mask=inside, other=0.0)
         y = given.to(tl.float32)
         y = (y * tl.rsqrt(tl.sum(y * y, 0) / e + eps)).to(given.dtype)
-        w = tl.load(w_ptr + j, mask=live, other=0.0)
-        y = (w.to(tl.float32) * y.to(tl.float32)).to(w.dtype).to(tl.float32)
-        z = tl.load(z_ptr + program * e + j, mask=live, other=0.0).to(tl.float32)
-        tl.store(out_ptr + program * e + j, (y * (z / (1.0 + tl.exp(-z)))).to(given.dtype), mask=live)
+        w = tl.load(w_ptr + j, mask=inside, other=0.0)
+        scaled = (w.to(tl.float32) * y.to(tl.float32)).to(w.dtype).to(tl.float32)
+        z = tl.load(z_ptr + program * e + j, mask=inside, other=0.0).to(tl.float32)
+        tl.store(out_ptr + program * e + j, (scaled * (z / (1.0 + tl.exp(-z)))).to(given.dtype), mask=inside)
     else:  # some channels of the convolution move on by one token
         channel = (program - normed) * block + tl.arange(0, block)
         tap = tl.arange(0, taps)

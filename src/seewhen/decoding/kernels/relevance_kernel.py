@@ -13,28 +13,25 @@ from torch import Tensor
 
 from seewhen.decoding.kernels.availability import kernels_run_on
 
-_TOKENS = 4  # image tokens per program: enough programs for the memory at one row of 576
-_WIDTH = 1024
+_WIDEST = 4096  # numbers of a feature that are under way at once: all of them, mostly
 _MOST_TOKENS = 16384
 
 
 @triton.jit
-def _cosine(
-    q_ptr, unit_ptr, cos_ptr, tokens, d, q_row, some: tl.constexpr, block: tl.constexpr
-):  # fmt: skip
-    row, token = tl.program_id(0), tl.program_id(1) * some + tl.arange(0, some)
-    at = tl.arange(0, block)
+def _cosine(q_ptr, unit_ptr, cos_ptr, tokens, d, q_row, block: tl.constexpr):
+    """One image token: its program waits for the memory once, and there are many of them."""
+    row, token, at = tl.program_id(0), tl.program_id(1), tl.arange(0, block)
     length = tl.zeros((block,), tl.float32)
-    total = tl.zeros((some, block), tl.float32)
-    where = (row * tokens + token[:, None]).to(tl.int64) * d + at[None]
+    total = tl.zeros((block,), tl.float32)
+    unit_ptr += (row * tokens + token).to(tl.int64) * d
     for start in range(0, d, block):
         inside = (start + at) < d
+        unit = tl.load(unit_ptr + start + at, mask=inside, other=0.0)
         q = tl.load(q_ptr + row * q_row + start + at, mask=inside, other=0.0).to(tl.float32)
-        unit = tl.load(unit_ptr + where + start, mask=(token < tokens)[:, None] & inside[None], other=0.0)
         length += q * q
-        total += q[None] * unit
+        total += q * unit
     norm = tl.maximum(tl.sqrt(tl.sum(length, 0)), 1e-12)
-    tl.store(cos_ptr + row * tokens + token, tl.sum(total, 1) / norm, mask=token < tokens)
+    tl.store(cos_ptr + row * tokens + token, tl.sum(total, 0) / norm)
 
 
 @triton.jit
@@ -78,9 +75,8 @@ def weights(
     """
     rows, tokens, d = units.shape
     cos = torch.empty((rows, tokens), dtype=torch.float32, device=units.device)
-    _cosine[(rows, triton.cdiv(tokens, _TOKENS))](
-        query, units, cos, tokens, d, query.stride(0), some=_TOKENS, block=_WIDTH, num_warps=4
-    )
+    block = min(_WIDEST, triton.next_power_of_2(d))
+    _cosine[(rows, tokens)](query, units, cos, tokens, d, query.stride(0), block=block, num_warps=4)
     result = torch.empty((all_rows, tokens), dtype=torch.float32, device=units.device)
     _weigh[(all_rows,)](
         cos, valid, result, rows, tokens, scale=float(scale), floor=float(floor or 0.0), shifted=floor is not None,
