@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import seewhen
+from scale.plan import filled
 from seewhen.decoding.tilted_attention import Relevance
 from seewhen.scenes import sample
-from where import score
+from where import page, score
 from where.pointed import Place, Pointed
 from where.study import STARTS, STRENGTHS, Study, elsewhere, patches, scenes
 
@@ -124,6 +125,14 @@ def test_questions_that_a_place_answers_are_told_apart() -> None:
     assert one["not there"]["any place less regular"] == pytest.approx([0, 0, 0])
     assert found["regular"]["auroc"][0] == 0.5 and one["auroc"]["right"][0] == 1.0
     assert one["auroc, right less wrong"][0] == pytest.approx(0.5)
+
+
+def test_the_page_says_what_the_results_say() -> None:
+    text = page.PAGE.read_text("utf-8")
+    assert filled(text, page.tables()) == text
+    for found in page.results().values():
+        assert {name.rpartition(", ")[2] for name in found["captions"]} <= {"regular", *score.settings()}
+        assert {"command", "machine", "torch", "transformers"} <= set(found["made"])
 
 
 def test_results_are_of_the_settings_that_were_written_down() -> None:
