@@ -64,6 +64,43 @@ def run(way: str, command: list[str]) -> dict[str, Any]:
     return {"wall": time.perf_counter() - began, "cpu": used.ru_utime + used.ru_stime}
 
 
+SPLIT = """
+import json, time
+marks, last = {}, 0.0
+def mark(name):
+    global last
+    marks[name], last = time.process_time() - last, time.process_time()
+import torch, transformers.masking_utils
+mark("torch and transformers")
+from seewhen.asking.one_picture import PictureQuestion
+from seewhen.asking.opening import open_model
+from seewhen.asking.options import DESCRIBE
+from seewhen.backbones.pictures import open_image
+from seewhen.cli.demo import METHODS, SampledFlags
+from seewhen.methods.grammar import choose
+from seewhen.scenes.photographs import photographs
+chosen = choose(METHODS)
+mark("our modules")
+loaded = open_model("photo", {})
+mark("model")
+image = open_image(next(each.path for each in photographs() if each.name == "cat"))
+asked = PictureQuestion(loaded, image, DESCRIBE, SampledFlags())
+for name, method in zip(METHODS, chosen):
+    asked.answer(method, full=True)
+    mark(name)
+asked.answer(chosen[0], full=False)
+mark("regular, without the full trace")
+print(json.dumps(marks))
+"""
+
+
+def split() -> dict[str, float]:
+    """Processor seconds of what the demonstration does, part by part, in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", SPLIT], check=True, capture_output=True, text=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
 def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -71,6 +108,7 @@ def main() -> None:
     parser.add_argument("--ways", default=None, help="comma-separated")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--busy", type=int, default=0)
+    parser.add_argument("--split", action="store_true", help="also the parts of the demonstration")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     ways = (given.ways or ("default" if given.what == "demo" else ",".join(WAYS))).split(",")
@@ -94,7 +132,9 @@ def main() -> None:
     }
     result = {"command": " ".join(sys.argv), "cores": os.cpu_count(), "busy": given.busy, "load": loads}
     result |= {"median": middle, "runs": found, "versions": package_versions()}
-    print(json.dumps(middle, indent=1))
+    if given.split:
+        result["split"] = split()
+    print(json.dumps(result.get("split", middle), indent=1))
     if given.out:
         given.out.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -118,11 +118,12 @@ def test_sampling_draws_the_same_tokens():
 
 
 def test_closed_gate_equals_regular_bit_for_bit():
+    """The third time prompts are replayed too."""
     for family in ("llava", "qwen2_5_vl"):
         model, inputs = on_gpu(family, torch.bfloat16, rows=2)
-        regular, _ = generate(model, inputs, "regular", "graph")
+        regular, _ = generate(model, inputs, "regular", "graph", times=3)
         for changes in ({"threshold": 1e9}, {"threshold": -1.0, "strength": 0.0}):
-            closed, _ = generate(model, inputs, seewhen.method("cai", **changes), "graph")
+            closed, _ = generate(model, inputs, seewhen.method("cai", **changes), "graph", times=3)
             assert torch.equal(regular.sequences, closed.sequences)
             for a, b in zip(regular.logits, closed.logits, strict=True):
                 assert torch.equal(a, b), (family, changes)
