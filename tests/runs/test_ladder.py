@@ -149,3 +149,11 @@ def test_words_of_a_smear_and_of_a_tilt_that_knows_where() -> None:
     sharp = TiltShape("cai", (11,), 144.0, (0.5,), (60.0,), (9.0,), (0.3,), (0.5,), (0.3,), (0.28,))
     text = "\n".join(told(looked(tilt=sharp, entropy_auroc=0.75)))
     assert "uniform tilt than" not in text and "0.750" in text and "in layer 11:" in text
+
+
+def test_rungs_without_diagnostics_give_their_mean() -> None:
+    rungs = [Rung(rung.name, {}, rung.effects) for rung in made(lambda d: 20 * d["divergence"] - 10)]
+    (one,) = predictions(model(), rungs)
+    effects = [rung.effects["contrast"]["sampled"]["chair_i"][0] for rung in rungs]
+    assert one.by == () and one.value == pytest.approx(float(np.mean(effects))) and one.error == one.error_of_mean
+    assert "% of the tokens" not in "\n".join(foretold([one], rungs, model()))
