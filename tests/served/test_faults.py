@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 import seewhen
-from seewhen.errors import InvalidInput, SeewhenError
+from seewhen.errors import InvalidInput, SeewhenError, UnsupportedModel
 from seewhen.served.offers import request
 from seewhen.served.server import (
     Meter,
@@ -30,6 +30,7 @@ from seewhen.served.server import (
 )
 from served.fault_server import (
     Fault,
+    Handler,
     completion,
     cuts_off,
     drips,
@@ -71,6 +72,7 @@ def ask(url: str, **patience: Any) -> Any:
         (says(b"<html>hello</html>", content_type="text/html"), "not JSON"),
         (says(b"[" * 100_000), "nests more than"),
         (says([]), "valid dictionary"),
+        (says({"error": {"message": "overloaded"}}), "is an error: .*overloaded"),
         (says({"choices": []}), "choices"),
         (says({"choices": [{"message": {"content": 5}}]}), "choices.0.message.content"),
         (says(completion(logprobs={"content": [{"token": "A", "logprob": "high"}]})), "logprob"),
@@ -285,6 +287,47 @@ def test_a_model_without_vision_is_found_out() -> None:
         with pytest.raises(SeewhenError, match="takes no images"):
             model.check(Image.new("RGB", (8, 8)), "A dog.")
         model.close()
+
+
+def test_a_model_that_refuses_images_is_told_as_such() -> None:
+    """Where a request without a picture is answered."""
+
+    def refuses(handler: Handler) -> None:
+        if "image_url" in str(handler.body):
+            says({"error": "any is not a multimodal model"}, 400)(handler)
+        else:
+            OK(handler)
+
+    with faulty(refuses) as server:
+        model = seewhen.remote(server.url, "any")
+        with pytest.raises(UnsupportedModel, match=r"takes no images.*not a multimodal model"):
+            model.check(Image.new("RGB", (8, 8)), "A dog.")
+        server.faults[:] = [says(b"nothing today", 400)]
+        with pytest.raises(RequestRefused, match="nothing today"):
+            model.check(Image.new("RGB", (8, 8)), "A dog.")
+        model.close()
+
+
+def test_a_server_that_was_never_heard_of_is_soon_given_up() -> None:
+    """A wrong address is told after two tries; one that has answered before is waited for."""
+    with faulty(hangs) as server, pytest.raises(ServerFailed, match="no answer"):
+        ask(server.url, tries=3)
+    assert len(server.asked) == 2
+    with faulty(OK, hangs, hangs, hangs, OK) as server:
+        asked = Server(server.url, patience=Patience(timeout=2.0, tries=4))
+        for _ in range(2):
+            asked.ask([ASK], Meter())
+        asked.close()
+    assert len(server.asked) == 5
+
+
+@pytest.mark.parametrize("options", [{"api_key": "x"}, {"Authorization": "x"}, {"password": "x"}, {"user": KEY}])
+def test_a_secret_goes_along_with_no_request(options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does is part of manifests and pages."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with pytest.raises(InvalidInput, match="stored with runs") as told:
+        seewhen.remote("http://127.0.0.1:1", "any", options=options)
+    assert KEY not in str(told.value)
 
 
 def test_patience_has_names() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,8 +36,18 @@ _OURS = {
 }
 
 
+# What goes along is stored with runs and shown with answers.
+_SECRET = re.compile(r"((api|access|secret)[_-]?)?(key|token|secret|password)|(proxy-)?authorization", re.I)
+
+
 def checked_extras(extras: Mapping[str, Any]) -> dict[str, Any]:
-    """Refuse what requests have anyway, and what no request can carry."""
+    """Refuse what requests have anyway, what no request can carry, and what nobody else should read."""
+    secret = next((name for name in extras if _SECRET.fullmatch(name)), None)
+    if secret is not None:
+        raise InvalidInput(
+            f"{secret} is a secret by its name, and what is added to requests is stored with runs.",
+            "Put a key into the environment (OPENAI_API_KEY), or name the variable with --key-from.",
+        )
     taken = sorted(set(extras) & _OURS)
     if taken:
         raise InvalidInput(

@@ -79,13 +79,16 @@ def probe(ask: Ask) -> Offers:
     """Ask about a small picture in a few ways."""
     text = {"type": "text", "text": _DESCRIBE}
     described = [user(image_part(_picture()), text)]
-    whole, count = _first(ask, partial(request, described, max_tokens=_TOKENS))
-    (blind,) = ask([request([user(text)], max_tokens=_TOKENS)])
+    unseen = request([user(text)], max_tokens=_TOKENS)
+    try:
+        whole, count = _first(ask, partial(request, described, max_tokens=_TOKENS))
+    except RequestRefused as error:
+        if _tried(ask, unseen) is None:
+            raise
+        raise _blind(error.message) from None
+    (blind,) = ask([unseen])
     if 0 < whole.usage.prompt_tokens <= blind.usage.prompt_tokens and whole.text == blind.text:
-        raise UnsupportedModel(
-            "The served model takes no images: it says the same with a picture and without.",
-            "Serve a vision-language model, or name another with --served-model.",
-        )
+        raise _blind("It says the same with a picture and without.")
     half = "".join(piece.text for piece in whole.pieces[: _TOKENS // 2]).rstrip()
     word = next((piece.text.strip() for piece in whole.pieces if piece.text.strip()), "")
     if not half or not word or len(whole.pieces) < 3:
@@ -118,6 +121,13 @@ def _how_to_ban(
     if number is not None and heeded(logit_bias={str(number): NEVER}):
         return "logit_bias"
     return "bad_words" if heeded(bad_words=[word]) else ""
+
+
+def _blind(why: str) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"The served model takes no images. {why}",
+        "Serve a vision-language model, or name another with --served-model.",
+    )
 
 
 def _first(ask: Ask, described: Callable[..., dict[str, Any]]) -> tuple[Completion, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -66,7 +67,10 @@ def remote(
         raise InvalidInput(
             f"There is no such patience: {', '.join(patience)}.", "Use timeout, deadline, tries or at_once."
         ) from None
-    return Remote(Server(url, key_from, waiting), model, checked_extras(options or {}))
+    server, extras = Server(url, key_from, waiting), checked_extras(options or {})
+    if server.has_key_in(json.dumps(extras)):
+        raise InvalidInput("What is added to requests holds the key, and is stored with runs.", "Leave it out.")
+    return Remote(server, model, extras)
 
 
 class Remote:

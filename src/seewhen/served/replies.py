@@ -10,10 +10,12 @@ from typing import Annotated, Any, NotRequired
 from annotated_types import MinLen
 from typing_extensions import TypedDict
 
+from seewhen.errors import InvalidInput
 from seewhen.reading import Count, Finite, check_form, parse_json
 
 _WHAT = "The server's answer"
 _SPACES = re.compile(r"\s*")
+_QUOTED = 1000  # characters of a server's own words
 _HINT = "Is this the address of an OpenAI-compatible server?"
 
 
@@ -111,6 +113,8 @@ class Completion:
 def read_reply(body: bytes) -> Completion:
     """The first choice of a chat completion; InvalidInput where it is none."""
     value = parse_json(body.decode("utf-8", "replace"), _WHAT, _HINT)
+    if isinstance(value, dict) and value.get("error"):  # some say so with the status of a success
+        raise InvalidInput(f"The server's answer is an error: {str(value['error'])[:_QUOTED]}", "Ask again later.")
     check_form(_Reply, value, _WHAT, _HINT)
     choice = value["choices"][0]
     text = choice["message"].get("content") or ""

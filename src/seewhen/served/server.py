@@ -30,6 +30,7 @@ _MOST_BYTES = 16 << 20  # of an answer
 _MOST_QUOTED = 300  # characters of a server's own words
 _LONGEST_WAIT = 60.0  # between two tries, whatever the server asks for; up to half of it is added at random
 _TRIES_OF_NONSENSE = 2  # a slip passes, a wrong address does not
+_TRIES_OF_SILENCE = 2  # where nothing was ever heard of the server
 _RIGHT = "Is this the address of an OpenAI-compatible server?"
 _CLOSING = 5.0  # seconds until what hangs is left alone
 
@@ -108,7 +109,7 @@ class Server:
             raise InvalidInput(f"The environment has no key in {key_from}.", "Set it, or leave the name out.")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting = threading.Lock()
-        self._closed = False
+        self._closed = self._heard = False
         self._under_way: set[Future[list[Completion]]] = set()
 
     def __repr__(self) -> str:
@@ -116,6 +117,10 @@ class Server:
 
     def __reduce__(self) -> Any:
         raise TypeError("A server is not pickled: it holds a key.")
+
+    def has_key_in(self, text: str) -> bool:
+        """Whether the key can be read there."""
+        return hidden_in_answer(text.encode(), self._key) != text.encode()
 
     @property
     def busy(self) -> bool:
@@ -209,9 +214,11 @@ class Server:
                     found = read_reply(hidden_in_answer(body, self._key))
                 except Exception as error:
                     cause = _cause(error)
+                    self._heard = self._heard or isinstance(cause, _Status)
                     failure, tries = self._understood(cause, seconds)
                     wait = _wait(number, cause)
                 else:
+                    self._heard = True
                     self._count(found.usage, meter)
                     return found
             spent += time.monotonic() - started + wait
@@ -236,6 +243,7 @@ class Server:
     def _understood(self, cause: BaseException, seconds: float) -> tuple[SeewhenError, int]:
         """The error in our own words, and how often such a request is tried."""
         most = self.patience.tries
+        silent = most if self._heard else min(_TRIES_OF_SILENCE, most)
         if isinstance(cause, _Status):
             failure, passing = self._refused(cause)
             failure.status = cause.status
@@ -246,13 +254,13 @@ class Server:
         kind = type(cause).__name__
         if isinstance(cause, TimeoutError) or "Timeout" in kind:
             told = f"{self.url} gave no answer within {seconds:.3g} seconds."
-            return ServerLate(told, "Is it overloaded? Ask for less at once, or give it more time."), most
+            return ServerLate(told, "Is it overloaded? Ask for less at once, or give it more time."), silent
         reason = self._quoted(str(cause.__cause__ or cause) or kind)
         if _broke_off(cause):
             told = f"{self.url} broke off before its answer was whole: {_ended(reason)}"
             return ServerFailed(told, "It may have been restarted: try again."), most
         told = f"{self.url} cannot be reached: {_ended(reason)}"
-        return ServerFailed(told, "Check the address, and that a server runs there."), most
+        return ServerFailed(told, "Check the address, and that a server runs there."), silent
 
     def _refused(self, error: _Status) -> tuple[ServerFailed | RequestRefused, bool]:
         """The same for a status, and whether it may pass."""
