@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import seewhen
 from seewhen.scenes import dataset, render
 from seewhen.served.writing import DO_NOT_MENTION, GO_ON
+from server import offered
 from server.loopback import MODEL, running
 from test_docs import ROOT, blocks
 
@@ -26,6 +28,13 @@ def test_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
             exec(compile(here, str(PAGE), "exec"), names)
             names["model"].close()  # type: ignore[attr-defined]
     assert "Offers(likeliest=20" in capsys.readouterr().out
+
+
+def test_the_table_of_what_is_offered_is_its_result() -> None:
+    result, text = json.loads(offered.RESULT.read_text("utf-8")), PAGE.read_text(encoding="utf-8")
+    assert offered.filled(text, offered.table(result)) == text and f"on {result['scenes']} drawn scenes" in text
+    for case in ("no forbidden words", "no stop strings"):
+        assert result["greedy"][case]["same_answers"] == result["scenes"]
 
 
 def test_what_is_said_in_words_is_documented() -> None:
