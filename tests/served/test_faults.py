@@ -272,6 +272,12 @@ def test_a_named_key_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
         Server("http://127.0.0.1:1", "NO_SUCH_KEY")
 
 
+def test_a_key_in_place_of_its_name_is_not_told() -> None:
+    with pytest.raises(InvalidInput, match="the variable's name") as told:
+        Server("http://127.0.0.1:1", KEY)
+    assert KEY not in repr(told.value)
+
+
 def test_a_server_without_log_probabilities_cannot_be_asked() -> None:
     with faulty(sees) as server:
         model = seewhen.remote(server.url, "any")

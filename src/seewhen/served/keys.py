@@ -11,7 +11,18 @@ from seewhen.errors import InvalidInput
 HIDDEN = "[key]"
 _PART = 8  # so many characters of a key's beginning give it away
 _SECRET = 16  # a shorter one ("EMPTY", "token-abc") may be a word of an answer
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _ESCAPED = re.compile(r"\\u00([0-9a-fA-F]{2})")
+
+
+def checked_name(name: str) -> str:
+    """The name of the variable that holds a key. What is none may be the key itself, and is not quoted."""
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(
+            "What is named for the key is no environment variable.",
+            "Give the variable's name, not the key: OPENAI_API_KEY.",
+        )
+    return name
 
 
 def checked_key(key: str, source: str) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from seewhen.errors import InvalidInput, MissingDependency, SeewhenError
-from seewhen.served.keys import checked_key, hidden, hidden_in_answer
+from seewhen.served.keys import checked_key, checked_name, hidden, hidden_in_answer
 from seewhen.served.replies import Completion, Usage, read_reply
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Server:
         self, url: str, key_from: str = KEY, patience: Patience | None = None, *, key: str | None = None
     ) -> None:
         """A `key` that is given is taken in place of the environment's."""
-        self.url, self.key_from = checked_url(url), key_from
+        self.url, self.key_from = checked_url(url), checked_name(key_from)
         self.patience = patience or Patience()
         self.meter = Meter()  # of everything
         given = os.environ.get(key_from, "") if key is None else key
