@@ -57,6 +57,7 @@ def cluster():
     here = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ray.init(
+        address="local",  # not that of another worker's tests
         num_cpus=2,
         include_dashboard=False,
         log_to_driver=False,

@@ -33,8 +33,12 @@ def test_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 def test_the_table_of_what_is_offered_is_its_result() -> None:
     result, text = json.loads(offered.RESULT.read_text("utf-8")), PAGE.read_text(encoding="utf-8")
     assert offered.filled(text, offered.table(result)) == text and f"on {result['scenes']} drawn scenes" in text
-    for case in ("no forbidden words", "no stop strings"):
-        assert result["greedy"][case]["same_answers"] == result["scenes"]
+    assert result["greedy"]["no forbidden words"]["same_answers"] == result["scenes"]
+    assert result["greedy"]["no stop strings"]["same_answers"] == result["scenes"] - 1
+    for mode in ("greedy", "sampled"):
+        regular = result[mode]["regular"]["chair_i"]["value"]
+        intervals = [each["chair_i"] for each in result[mode].values()]
+        assert all(each["low"] < regular < each["high"] for each in intervals)
 
 
 def test_what_is_said_in_words_is_documented() -> None:
