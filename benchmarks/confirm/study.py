@@ -3,8 +3,8 @@
 Processes take the first run that nobody has begun, in the order of `settings.py`. Fits need captions and captions
 need fits: when the sentences made again are there, the verdict with attempts is fitted; when its captions at some
 thresholds are, one is chosen; meanwhile the others make what needs no fit. What is made is packed every few
-seconds, so that nothing is lost when the time is over; started again it goes on. The packaged model's fits are made
-before, on any machine (README.md).
+seconds, so that nothing is lost when the time is over; started again it goes on. The packaged model's fits are
+made before, on any machine (README.md).
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
+from confirm.captions import PLACES
+from confirm.score import lines
 from confirm.settings import validation
 from confirm.verdicts import DATA, carry_out
 from photographs.study import shared_gpu
@@ -40,6 +42,11 @@ class Study:
         self.given, self.end, self.packed = given, time.monotonic() + given.seconds, 0.0
         # Caches grow a column at a time.
         self.environment = environment | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+        odds = given.out / "photo-test.odds.jsonl.gz"
+        if (
+            odds.exists() and len(list(lines(odds))) <= PLACES["photo-test"][1]
+        ):  # with a head; of some pictures only
+            odds.unlink()
         self.brought = {path.name for path in given.out.glob("*.gz")}
         self.fits = given.out / "fits"
         self.fits.mkdir(exist_ok=True)
