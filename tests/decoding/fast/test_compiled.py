@@ -1,0 +1,87 @@
+"""Our kernels compile for a GPU (compute capability 9.0) on any machine: the interpreter takes more than that."""
+
+from __future__ import annotations
+
+import importlib
+import os
+
+import pytest
+
+pytest.importorskip("triton", reason="the kernels are written in Triton, which is not installed")
+
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.compiler import compile as compiled
+
+B, F, BOOL, LONG, INT = "*bf16", "*fp32", "*i1", "*i64", "i32"
+TILE = {"block_n": 64, "block_k": 128, "precision": "tf32"}
+LINEAR = dict.fromkeys(("x_ptr", *(f"{kind}{n}" for kind in "wby" for n in range(4))), B)
+
+# Kernel, types of its pointers (bfloat16 where not told) and numbers (whole where not told), constants, warps.
+KERNELS = {
+    "two recurrent kernels: the state": (
+        "recurrent_kernel._recur", {"state_ptr": F, "scale": "fp32"},
+        {"d": 128, "e": 128, "width": 4, "block_d": 128, "part": 32}, 4,
+    ),
+    "two recurrent kernels: the end": (
+        "recurrent_kernel._finish", {},
+        {"eps": 1e-6, "e": 128, "width": 4, "block_e": 128, "block": 256, "taps": 4}, 2,
+    ),
+    "cosines": ("relevance_kernel._cosine", {"unit_ptr": F, "cos_ptr": F}, {"block": 4096}, 4),
+    "weights": (
+        "relevance_kernel._weigh", {"cos_ptr": F, "valid_ptr": BOOL, "weight_ptr": F},
+        {"scale": 100.0, "floor": 0.5, "shifted": True, "block": 1024}, 4,
+    ),
+    "weights at their columns": (
+        "relevance_kernel._spread", {"weight_ptr": F, "column_ptr": LONG, "valid_ptr": BOOL, "out_ptr": F},
+        {"block": 1024, "wide": 1024}, 4,
+    ),
+    "the largest logits": (
+        "second_look_kernel._best", {"used_ptr": BOOL, "out_ptr": F}, {"first": False, "kept": 10, **TILE}, 4,
+    ),
+    "a judgement": (
+        "second_look_kernel._judge",
+        {"best_ptr": F, "present_ptr": BOOL, "used_ptr": BOOL, "open_ptr": BOOL, "entropy_ptr": F}
+        | {"gate_ptr": BOOL, "step_ptr": LONG},
+        {"layer": 5, "first": False, "kept": 10, "base": 2.3, "threshold": 0.75, "block": 8192}, 16,
+    ),
+    "a look: keys": (
+        "second_look_kernel._keys",
+        {"memory_ptr": F, "size_ptr": F, "up_ptr": F, "open_ptr": BOOL, "score_ptr": F},
+        {"active": True, "some": 4, "block": 1024}, 4,
+    ),
+    "a look: values": (
+        "second_look_kernel._values", {"score_ptr": F, "memory_ptr": F, "open_ptr": BOOL, "delta_ptr": F},
+        {"some": 64, "block": 32}, 4,
+    ),
+    "a look: the mix": (
+        "second_look_kernel._mix", {"delta_ptr": F, "open_ptr": BOOL},
+        {"ratio": 0.12, "tiny": 1.2e-38, "block": 4096}, 8,
+    ),
+    "four matrices, one row": (
+        "linear_kernel._linear", LINEAR,
+        {"matrices": 4, "single": True, "biased": False, "block_n": 2, "block_k": 2048, "precision": "tf32"}, 2,
+    ),
+    "three matrices, some rows": (
+        "linear_kernel._linear", LINEAR, {"matrices": 3, "single": False, "biased": True, **TILE}, 4,
+    ),
+    "the gate": ("gate_kernel._parts", {"out_ptr": F}, TILE, 4),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing")
+@pytest.mark.parametrize("name", KERNELS)
+def test_compiles(name):
+    place, types, constants, warps = KERNELS[name]
+    file, kernel = place.split(".")
+    function = getattr(importlib.import_module(f"seewhen.decoding.kernels.{file}"), kernel)
+    kinds = {
+        argument: "constexpr" if argument in constants else types.get(argument, B if "_ptr" in argument else INT)
+        for argument in function.arg_names
+    }
+    given = {(function.arg_names.index(argument),): value for argument, value in constants.items()}
+    made = compiled(
+        ASTSource(function, kinds, given, {}), target=GPUTarget("cuda", 90, 32), options={"num_warps": warps}
+    )
+    assert made.asm["cubin"]
