@@ -134,6 +134,7 @@ class Run:
             self.log(f"{said} {name}: {seconds} s")
             if said == "failed":
                 self.failed[name] = self.failed.get(name, 0) + 1
+                worker.ready = False  # it ends now
             self.succeeded += said == "done"
             worker.task = None
         if worker.process.poll() is not None:

@@ -45,6 +45,11 @@ def _tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(resolve("packaged"), trust_remote_code=False)
 
 
+def padding() -> int:
+    """The token that fills what an answer leaves empty."""
+    return int(_tokenizer().pad_token_id)
+
+
 @functools.cache
 def _known() -> stages.Words:
     return stages.words(_tokenizer())

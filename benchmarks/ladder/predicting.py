@@ -84,10 +84,11 @@ def correlations(
 def leave_one_out(
     effects: Mapping[str, float], diagnostics: Mapping[str, Mapping[str, float]], way: str
 ) -> Prediction | None:
-    """Each rung from the others; None with too few."""
+    """Each rung from the others, by what is known of all of them; None with too few."""
     names = [f"{name}_{way}" if name == "recoverable" else name for name in PREDICTORS]
-    rungs = [r for r in effects if r in diagnostics and all(name in diagnostics[r] for name in names)]
-    if len(rungs) < LEAST:
+    rungs = [rung for rung in effects if rung in diagnostics]
+    names = [name for name in names if all(name in diagnostics[rung] for rung in rungs)]
+    if len(rungs) < LEAST or not names:
         return None
     x = np.array([[diagnostics[rung][name] for name in names] for rung in rungs])
     y = np.array([effects[rung] for rung in rungs])

@@ -9,13 +9,26 @@ from typing import Any
 
 import numpy as np
 
-from ladder.measures import COOL, Array, answered, effect, level, models, recoverable
+from ladder.exam import questions
+from ladder.measures import (
+    COOL,
+    Array,
+    answered,
+    believed,
+    effect,
+    level,
+    models,
+    padding,
+    recoverable,
+    scenes,
+)
 from ladder.methods import GROUPS
 from ladder.rungs import kind_of
 from seewhen.errors import InvalidInput
-from seewhen.runs.diagnostics import Diagnostics, TiltShape
+from seewhen.runs.diagnostics import Diagnostics, TiltShape, calibration_error
 from seewhen.runs.ladder import scalars
 from seewhen.verdicts.ceiling import Ceiling, Estimate
+from seewhen.verdicts.separation import auroc
 
 METHODS = (
     "min-p",
@@ -101,9 +114,32 @@ def _ceiling(folder: Path, names: Sequence[str], way: str, replicates: int) -> d
     return out
 
 
+def from_answers(folder: Path, model: str) -> dict[str, float]:
+    """The diagnostics that the answers alone tell, by the names they have in the package."""
+    pairs = believed(folder, model, "greedy")
+    said, every = pairs.only(pairs.said), np.ones(len(pairs.true))
+    ones = np.ones(len(said.true))
+    with np.load(folder / "results" / model / "regular.npz", allow_pickle=False) as kept:
+        sure, doubt, no = kept["greedy_logprob"], kept["greedy_entropy"], kept["no"]
+        written = kept["greedy"][:, : sure.shape[1]] != padding()
+        shown = scenes(len(kept["greedy"]))
+    there = np.array([each.there for each in questions(shown)])
+    return {
+        "asked_auroc": auroc(pairs.odds, pairs.true, None, every),
+        "entropy_auroc": auroc(-said.doubt["entropy"], said.true, None, ones),
+        "logprob_auroc": auroc(said.doubt["logprob"], said.true, None, ones),
+        "invented": float(1 - said.true.mean()),
+        "entropy_with": float(doubt[written].mean()),
+        "perplexity_with": float(np.exp(-sure[written].mean())),
+        "calibration_error": calibration_error(1 - no.astype(float), there),
+    }
+
+
 def _diagnostics(folder: Path, names: Sequence[str]) -> dict[str, float]:
     files = [folder / "results" / name / "diagnostics.json" for name in names]
     found = [diagnosed(json.loads(file.read_text("utf-8"))) for file in files if file.is_file()]
+    if not found:
+        found = [from_answers(folder, name) for name in names]
     shared = [name for name in found[0] if all(name in each for each in found)] if found else []
     return {name: round(float(np.mean([each[name] for each in found])), 6) for name in shared}
 

@@ -77,6 +77,12 @@ def test_signals_are_calibrated() -> None:
         assert each.there.low - 0.1 <= each.predicted <= each.there.high + 0.1
 
 
+def test_a_bin_without_rows_does_not_count() -> None:
+    value, true = np.array([1.0, 2.0, 3.0, 4.0]), np.array([False, True, False, True])
+    some, ones = np.array([0, 0, 2, 2]), np.ones(4)
+    assert auroc(value, true, some, ones) == auroc(value, true, np.array([0, 0, 1, 1]), ones) == 1.0
+
+
 def test_auroc_is_the_usual_one() -> None:
     rng = np.random.default_rng(0)
     value, true = rng.integers(0, 9, 200).astype(float), rng.random(200) < 0.4

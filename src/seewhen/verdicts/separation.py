@@ -31,7 +31,7 @@ class Ordered:
 def auroc(value: Array, true: Flags, bins: NDArray[np.int64] | None, weights: Array) -> float:
     """How often a true object is above an invented one (of the same bin); ties count half."""
     won = pairs = 0.0
-    for number in range(1 if bins is None else int(bins.max()) + 1):
+    for number in (0,) if bins is None else np.unique(bins):
         rows = np.ones(len(value), bool) if bins is None else bins == number
         order = Ordered.of(value[rows])
         right, wrong = (order.sums(weights[rows] * kind[rows]) for kind in (true, ~true))
