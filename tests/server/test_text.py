@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +15,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from seewhen.equations.drawing import nucleus
+from seewhen.server.jobs import Delta, Done, LogProb, Started
+from seewhen.server.pending import Mailbox
 from seewhen.server.sampling import Choosers, RowChooser, Sampling
 from seewhen.server.writing import TextWriter
 
@@ -119,3 +124,34 @@ def test_rows_choose_alone() -> None:
     greedy = [SimpleNamespace(chooser=RowChooser(Sampling(0, 1, 0), 1, None), finished=False)]
     first = steps[0]
     assert Choosers(greedy)(ids, first) is first  # nothing to do, nothing copied
+
+
+def test_text_that_waits_is_taken_in_one_piece() -> None:
+    """Pieces are joined in order, per answer; those of a trace stay apart, and nothing is lost."""
+
+    async def taken(*events: Any) -> list[Any]:
+        mail = Mailbox()
+        for event in events:
+            mail.post(event)
+        found = []
+        while not isinstance(event := await mail.take(), Done):
+            found.append(event)
+        return found
+
+    first, second = LogProb("a", -1.0, ()), LogProb("b", -2.0, ())
+    live = Delta(0, "e", (), {"tokens": []})
+    events = (Started(3, 1), Delta(0, "a", (first,)), Delta(0, "b", (second,)), Delta(1, "c"), Delta(0, "d"), live)
+    expected = [Started(3, 1), Delta(0, "ab", (first, second)), Delta(1, "c"), Delta(0, "d"), live]
+    assert asyncio.run(taken(*events, Done())) == expected
+
+
+def test_what_is_posted_while_somebody_waits_arrives() -> None:
+    async def heard() -> list[Any]:
+        mail = Mailbox()
+        thread = threading.Thread(target=lambda: [mail.post(Delta(n % 2, "x")) for n in range(500)])
+        thread.start()
+        found = [await mail.take() for _ in range(500)]  # two answers in turns: nothing is joined
+        thread.join()
+        return found
+
+    assert [event.index for event in asyncio.run(heard())] == [n % 2 for n in range(500)]

@@ -208,6 +208,8 @@ class Engine:
             if fitting and len(batch) < most and job.id not in self._singly and self.company.takes(job):
                 batch.append(job)
                 room -= job.n
+        # One, two, four: few forms of prompts, each of which is captured.
+        batch = batch[: 1 << (len(batch).bit_length() - 1)]
         self._queue = deque(job for job in self._queue if job not in batch)
         return batch
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 
@@ -11,29 +12,45 @@ from PIL import Image
 from pydantic import BaseModel
 
 from seewhen.server.failures import ApiError
-from seewhen.server.jobs import Event, Failed, Job, Started
+from seewhen.server.jobs import Delta, Event, Failed, Job, Started
 from seewhen.server.media import content
 from seewhen.server.settings import Settings
 
 
 class Mailbox:
-    """Carries events from an inference thread to the event loop."""
+    """Carries events from an inference thread to the event loop. Text that lies here already is taken as one piece:
+    when the loop cannot keep up with all its clients, each gets fewer and longer pieces."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._events: deque[Event] = deque()
+        self._came = asyncio.Event()
 
     def post(self, event: Event) -> None:
         """From any thread. After the loop has ended nobody listens any more."""
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+        self._events.append(event)
+        if not self._came.is_set():
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._came.set)
 
     async def take(self) -> Event:
         """The next event; a failure is raised."""
-        event = await self._events.get()
+        while not self._events:
+            self._came.clear()
+            if not self._events:  # what came before this look has set nothing
+                await self._came.wait()
+        event = self._events.popleft()
         if isinstance(event, Failed):
             raise event.error
+        while isinstance(event, Delta) and self._events and _goes_on(event, self._events[0]):
+            more = self._events.popleft()
+            assert isinstance(more, Delta)
+            event = Delta(event.index, event.text + more.text, event.log_probs + more.log_probs)
         return event
+
+
+def _goes_on(first: Delta, second: Event) -> bool:
+    return isinstance(second, Delta) and first.index == second.index and not (first.live or second.live)
 
 
 class Pending:
