@@ -71,7 +71,7 @@ class Bench:
         ]
         self.end = time.monotonic() + options.seconds
         self.result: dict[str, Any] = {
-            "command": " ".join(["python", "benchmarks/server/lanes.py", *sys.argv[1:]]),
+            "command": " ".join(["python", "benchmarks/server/lanes.py", *map(_name, sys.argv[1:])]),
             "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor(),
             "python": platform.python_version(),
             "versions": {name: _version(name) for name in ("torch", "transformers", "triton")},
@@ -230,6 +230,11 @@ class Bench:
     @property
     def _images(self) -> int:
         return int(self.backbone.image_mask(self.prompts[0]["input_ids"]).sum())
+
+
+def _name(argument: str) -> str:
+    """A path without the folders of this machine."""
+    return Path(argument).name if argument.startswith("/") else argument
 
 
 def _version(name: str) -> str:

@@ -8,6 +8,8 @@ import pytest
 
 from cli.command import in_process
 from runs.tiny_checkpoint import write
+from seewhen.cli.options import LoadingFlags
+from seewhen.cli.running import AskFlags, ServedRunFlags, ask_of
 
 
 @pytest.mark.parametrize("method", ["confirm:coco", "icd"])
@@ -33,3 +35,15 @@ def test_methods_that_read_words_are_swept(
     ran = in_process(monkeypatch, capsys)("sweep", "chair", "--method", method, "--model", model, *flags)
     assert ran.code == 0, ran.err
     assert (tmp_path / "sweep" / "sweep.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("device", "flag", "captured"),
+    [("cuda:0", None, True), ("cuda:0", False, False), ("cpu", None, False), ("cpu", True, True)],
+)
+def test_captured_decoding_is_the_default_on_a_gpu(
+    device: str, flag: bool | None, captured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LoadingFlags, "loading", lambda self: {})  # there is no GPU to be found here
+    asked = ask_of("pope", AskFlags(fast=flag), ServedRunFlags(device=device))
+    assert asked.fast is captured

@@ -57,11 +57,12 @@ class AskFlags:
         int, typer.Option("--batch", help="Samples answered together; halved when memory runs out.")
     ] = 24
     fast: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--fast", help="Captured decoding where it applies (one GPU): faster, equal but for rounding."
+            "--fast/--no-fast",
+            help="Captured decoding: faster, equal but for rounding. Default: on a GPU, where it applies.",
         ),
-    ] = False
+    ] = None
     seeds: Annotated[
         int | None, typer.Option("--seeds", help="Sample with this many seeds; without it decoding is greedy.")
     ] = None
@@ -135,6 +136,8 @@ def ask_of(bench: str, asked: AskFlags, model: RunModelFlags) -> Ask:
         idle = [name for name in given(asked, AskFlags) if name in ("batch", "fast", "noise")]
         refuse(idle, SERVED_ELSEWHERE, "Leave it out; --at-once says how much is asked at a time.")
     flags = asdict(asked)
+    if asked.fast is None:
+        flags["fast"] = "server" not in how and _on_gpu(model)
     if flags["scenes"] is None:
         del flags["scenes"]
     elif flags["data"] != SCENES:
@@ -142,6 +145,15 @@ def ask_of(bench: str, asked: AskFlags, model: RunModelFlags) -> Ask:
             "--scenes counts packaged scenes, and --data names files.", "Leave one out; --limit takes the first N."
         )
     return Ask(bench, **{"model": model.model, **how, **flags})
+
+
+def _on_gpu(model: RunModelFlags) -> bool:
+    """Whether the model is on a GPU as a whole."""
+    if model.device is not None:
+        return model.device.startswith("cuda")
+    import torch
+
+    return model.device_map is None and torch.cuda.is_available()
 
 
 def machine_of(machine: MachineFlags, model: RunModelFlags) -> Machine:

@@ -47,7 +47,7 @@ class Limits:
     queue_bytes: int = 1024 * MIB  # decoded images that wait
     wall_seconds: int = 120  # from arrival to the last token
     slots: int = 32  # answers of one method at once, where they join and leave captured steps
-    slots_mib: int = 0  # memory for all of them; 0: four fifths of what is free when the server starts
+    slots_mib: int = 0  # memory for all of them; 0: four fifths of what is free at the first request
     read_together: int = 4  # prompts that are read in one pass; 1: an answer has the same bits in any company
     batch_rows: int = 16
     batch_wait_ms: int = 5  # how long an idle model waits for company for the first request

@@ -18,8 +18,8 @@ from seewhen.server.settings import Settings
 
 
 class Mailbox:
-    """Carries events from an inference thread to the event loop. Text that lies here already is taken as one piece:
-    when the loop cannot keep up with all its clients, each gets fewer and longer pieces."""
+    """Carries events from an inference thread to the event loop. Text that lies here is taken in one piece: when
+    the loop cannot keep up with all its clients, each gets fewer and longer pieces."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -27,7 +27,7 @@ _IMAGE = 64  # and room for a multiple of this of image tokens
 _KERNELS = ("sdpa", "eager")  # whose masks we can write ourselves
 _MOST = 8  # lanes: captured steps hold memory of their own
 _MOST_SESSIONS = 64  # clients can make up any number of parameters
-_SHARE = 0.8  # of the memory that is free at the beginning
+_SHARE = 0.8  # of the memory that is free when the first lane is made
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,23 @@ class Lanes:
         the numbers of slots for which there is a step; with one, an answer has the same bits in any company."""
         self.model, self.backbone, self.fast = model, backbone, fast
         self.widths = tuple(widths or _powers(slots))
-        self.budget = _free(backbone) if budget is None else budget
+        self._budget = budget
         self.lanes: dict[tuple[str, int, int], Lane] = {}  # by method, columns, image tokens; oldest use first
         self._sessions: dict[str, _Method] = {}
         self._tower = Tower()
         self._placed = ExitStack()
         self._session: Session | None = None
+
+    @property
+    def budget(self) -> int:
+        """Bytes for all lanes: what is given, or most of what is free when the first is made."""
+        if self._budget is None:
+            self._budget = _free(self.backbone)
+        return self._budget
+
+    @budget.setter
+    def budget(self, budget: int) -> None:
+        self._budget = budget
 
     def serves(self, method: Method) -> bool:
         """Whether answers of this method can join each other in the middle."""
