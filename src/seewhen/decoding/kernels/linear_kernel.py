@@ -15,6 +15,9 @@ from torch import Tensor
 
 MOST_ROWS = 16
 _MOST_MATRICES = 4
+# Tiles for one row and how much longer they take where they fit: the last pass over a matrix' columns may be
+# mostly empty (2,560 columns are two passes of 2,048), so a narrower tile can be the faster one.
+_OF_ONE_ROW = {(2, 2048, 2, 3): 1.0, (4, 1024, 2, 3): 1.04, (8, 512, 4, 3): 1.055}
 
 
 @triton.jit
@@ -113,7 +116,9 @@ def linear(x: Tensor, weights: tuple[Tensor, ...], biases: tuple[Tensor | None, 
 def tile_shape(rows: int, count: int, columns: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
     """Tile (rows, columns), warps and pipeline stages: measured, see benchmarks/speed.md."""
     if rows == 1:
-        return (2, 2048, 2, 3) if columns <= 8192 else (4, 1024, 2, 3)
+        if columns > 8192:
+            return (4, 1024, 2, 3)
+        return min(_OF_ONE_ROW, key=lambda tile: _OF_ONE_ROW[tile] * -(-columns // tile[1]) * tile[1])
     if dtype == torch.float32:  # twice the bytes: shared memory is finite
         return (64, 64, 4, 2)
     return (64, 256, 4, 5) if count <= 8192 else (64, 128, 4, 3)

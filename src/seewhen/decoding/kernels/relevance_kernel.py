@@ -14,7 +14,7 @@ from torch import Tensor
 from seewhen.decoding.kernels.availability import kernels_run_on
 
 _WIDEST = 4096  # numbers of a feature that are under way at once: all of them, mostly
-_MOST_TOKENS = 16384
+_MOST_TOKENS = 8192  # more of them are too many for the one program that weighs a row
 
 
 @triton.jit
@@ -80,7 +80,7 @@ def weights(
     result = torch.empty((all_rows, tokens), dtype=torch.float32, device=units.device)
     _weigh[(all_rows,)](
         cos, valid, result, rows, tokens, scale=float(scale), floor=float(floor or 0.0), shifted=floor is not None,
-        block=triton.next_power_of_2(tokens), num_warps=4,
+        block=triton.next_power_of_2(tokens), num_warps=_warps(tokens),
     )  # fmt: skip
     return result
 
@@ -91,9 +91,13 @@ def spread(weights: Tensor, index: Tensor, valid: Tensor, columns: int) -> Tenso
     result = torch.empty((rows, columns), dtype=torch.float32, device=weights.device)
     _spread[(rows,)](
         weights, index, valid, result, tokens, columns,
-        block=triton.next_power_of_2(tokens), wide=1024, num_warps=4,
+        block=triton.next_power_of_2(tokens), wide=1024, num_warps=_warps(tokens),
     )  # fmt: skip
     return result
+
+
+def _warps(tokens: int) -> int:
+    return 4 if tokens <= 1024 else 16
 
 
 def takes(query: Tensor, units: Tensor, valid: Tensor) -> bool:
