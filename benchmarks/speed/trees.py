@@ -22,7 +22,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-SHORT, LONG = 16, 144
+# With a prompt of 638 tokens both have caches of one length, so that their prompts are read alike.
+SHORT, LONG = 16, 128
 SETTINGS = [(1, "regular"), (1, "cai"), (1, "contrast"), (8, "regular"), (8, "cai")]
 
 
@@ -89,9 +90,9 @@ def child(shape: str) -> None:
             key, shapes.random_inputs(config, rows=key[0], images=1, device=device, dtype=dtype)
         )
         with seewhen.attach(model, methods[key[1]]):
-            once(inputs, SHORT)  # captures the steps, which live as long as the attachment
-            once(inputs, LONG)
-            pairs = [(once(inputs, SHORT), once(inputs, LONG)) for _ in range(2)]
+            for _ in range(3):  # prompts are captured when they are seen again, steps at once
+                once(inputs, LONG)
+            pairs = [(once(inputs, SHORT), once(inputs, LONG)) for _ in range(3)]
         ms = statistics.median((long - short) / (LONG - SHORT) for short, long in pairs)
         print(json.dumps({"ms": ms}), flush=True)
 
