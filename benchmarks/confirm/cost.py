@@ -1,6 +1,7 @@
-"""What `confirm` costs on two cores, packaged model: `python -m confirm.cost`, on an otherwise idle machine.
+"""What `confirm` costs on a CPU, packaged model: `python -m confirm.cost`.
 
-Whole answers, one picture at a time, regular decoding and `confirm` by turns. Sampled with the same seeds.
+Whole answers, one picture at a time, regular decoding and `confirm` by turns. Sampled with the same seeds. Ratios
+are of processor time, which others on the machine do not change; seconds on the clock stand beside it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def answer(writer: Writer, item: Item, method: str) -> dict[str, float]:
 
     run, tokenizer = Run("scenes-test", method, 0, tokens=TOKENS), writer.processor.tokenizer
     inputs, pad = writer.plain_inputs([item]), tokenizer.pad_token_id
-    began = time.perf_counter()
+    began, worked = time.perf_counter(), time.process_time()
     with seewhen.attach(writer.model, seewhen.method(method).prepare(tokenizer)) as handle, torch.inference_mode():
         output = writer.model.generate(
             **inputs,
@@ -40,11 +41,12 @@ def answer(writer: Writer, item: Item, method: str) -> dict[str, float]:
             logits_processor=noise(run, [item]),
             pad_token_id=pad,
         )
-    seconds = time.perf_counter() - began
+    seconds, worked = time.perf_counter() - began, time.process_time() - worked
     told: dict[str, Any] = handle.trace.told[0] if handle.trace.told else {}
     tokens = output.shape[1] - inputs["input_ids"].shape[1]
     return {
         "seconds": seconds,
+        "processor": worked,
         "tokens": tokens,
         "asked": told.get("asked", 0),
         "taken_back": len(told.get("taken_back", ())),
@@ -78,14 +80,14 @@ def main() -> None:
         for name in names[number % 3 :] + names[: number % 3]:
             rows[name].append(answer(writer, item, METHODS[name]))
     mean = {name: {key: float(np.mean([row[key] for row in own])) for key in own[0]} for name, own in rows.items()}
-    seconds = {name: [row["seconds"] for row in own] for name, own in rows.items()}
-    each = {name: [row["seconds"] / row["tokens"] for row in own] for name, own in rows.items()}
+    worked = {name: [row["processor"] for row in own] for name, own in rows.items()}
+    each = {name: [row["processor"] / row["tokens"] for row in own] for name, own in rows.items()}
     result = {
         "command": f"python -m confirm.cost --pictures {given.pictures}",
         "machine": f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}",
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         "mean": mean,
-        "whole answer": {name: ratio(seconds[name], seconds["regular"]) for name in ("mark", "confirm")},
+        "whole answer": {name: ratio(worked[name], worked["regular"]) for name in ("mark", "confirm")},
         "token of the final answer": {name: ratio(each[name], each["regular"]) for name in ("mark", "confirm")},
     }
     RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -17,6 +17,7 @@ KINDS: dict[str, tuple[str, Callable[[str], bool]]] = {
     "cut after k sentences": ("#d62728", lambda method: "sentences" in method),
     "cooler": ("#9467bd", lambda method: method == "cooler"),
     "min-p": ("#8c564b", lambda method: method == "min-p"),
+    "as it comes": ("#000000", lambda method: method == "comes"),
     "LocoRE": ("#e377c2", lambda method: method.startswith("locore")),
 }
 AXES = {"chair_i": "CHAIR_i (down is better)", "chair_s": "CHAIR_s (down is better)"}

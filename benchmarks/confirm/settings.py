@@ -64,12 +64,14 @@ def _asking(part: str, threshold: float, seeds: Seeds) -> list[Run]:
     return _runs(part, confirm(verdict="asking", threshold=threshold), seeds, f"asking{threshold:g}")
 
 
-def _verdict(part: str, threshold: float, seeds: Seeds) -> list[Run]:
-    return _runs(part, confirm(threshold=threshold), seeds, f"verdict{threshold:g}")
+def _verdict(part: str, threshold: float, seeds: Seeds, before: str = "", **more: object) -> list[Run]:
+    """The first fit, which does not know the attempt."""
+    method = before + confirm(verdict=fit("first", part), threshold=threshold)
+    return _runs(part, method, seeds, f"{before}verdict{threshold:g}", **more)
 
 
 def _comes(part: str, seeds: Seeds, before: str = "", **more: object) -> list[Run]:
-    """The threshold that comes with the verdict."""
+    """The fit and the threshold that come with the package."""
     return _runs(part, before + confirm(), seeds, f"{before}comes", **more)
 
 
@@ -79,7 +81,9 @@ def validation(model: str) -> list[Run]:
     part = f"{model}-validation"
     runs = _runs(part, MARK, (None, 0, 1), "mark")
     runs += _runs(part, confirm(verdict=fit("first", part), threshold=0.0), (0, 1), "again")
-    return runs + [run for threshold in TRIED for run in _verdict(part, threshold, (0, 1))]
+    for threshold in TRIED:
+        runs += _runs(part, confirm(threshold=threshold), (0, 1), f"try{threshold:g}")
+    return runs
 
 
 def test(model: str) -> list[Run]:
@@ -87,44 +91,43 @@ def test(model: str) -> list[Run]:
     part, more = f"{model}-test", (1, 2, 3, 4)
     runs = _runs(part, "regular", (None, *FIVE)) + _runs(part, MARK, (None, *FIVE), "mark")
     runs += _comes(part, (None, *FIVE))
-    for threshold in (0.0, 1.0, -1.0):
+    for threshold in (0.0, -1.0, 1.0):
         runs += _verdict(part, threshold, (None, 0))
-    runs += _asking(part, 0.0, (None, 0)) + _runs(part, "min-p", ONE) + _comes(part, ONE, before="min-p+")
-    runs += _comes(part, ONE, temperature=0.5) + [Run(part, "regular", 0, temperature=t) for t in COOLER]
-    runs += _comes(part, (None, 0), tokens=128) + _runs(part, "regular", (None, 0), tokens=128)
+    runs += _asking(part, 0.0, (None, 0)) + _runs(part, "min-p", ONE) + _verdict(part, 0.0, ONE, before="min-p+")
+    runs += _verdict(part, 0.0, ONE, temperature=0.5) + [Run(part, "regular", 0, temperature=t) for t in COOLER]
+    runs += _verdict(part, 0.0, (None, 0), tokens=128) + _runs(part, "regular", (None, 0), tokens=128)
     for threshold in (2.0, 3.0):
         runs += _verdict(part, threshold, (None, 0))
     runs += _asking(part, 1.0, (None, 0))
     runs += [Run(part, "regular", seed, temperature=t) for t in COOLER for seed in more] + _runs(
         part, "min-p", more
     )
-    runs += _comes(part, more, before="min-p+") + _comes(part, more, temperature=0.5)
     for threshold in (-1.0, 2.0, 3.0):
         runs += _asking(part, threshold, (None, 0))
-    runs += _verdict(part, 0.0, more) + _asking(part, 0.0, (1, 2))
+    runs += _verdict(part, 0.0, more) + _verdict(part, -1.0, (1, 2)) + _asking(part, 0.0, (1, 2))
     runs += [Run(part, f"locore:beta={beta}", None) for beta in (0.3, 0.6, 0.9)]
-    runs += _runs(part, "cai", (None, 0)) + _comes(part, (None, 0), before="cai+")
-    return runs + _comes(part, (1, 2), tokens=128) + _runs(part, "regular", (1, 2), tokens=128)
+    runs += _runs(part, "cai", (None, 0)) + _verdict(part, 0.0, (None, 0), before="cai+")
+    return runs + _comes(part, FIVE, before="min-p+") + _comes(part, FIVE, temperature=0.5)
 
 
 def ablations(model: str) -> list[Run]:
-    """Sampled, the shipped verdict, on pictures that neither a fit nor a table has seen; likewise."""
+    """Sampled, the first fit at threshold 0, on pictures that neither a fit nor a table has seen."""
     part = f"{model}-ablation"
-    runs = _runs(part, "regular", ONE) + _comes(part, ONE)
+    first = fit("first", part)
+    runs = _runs(part, "regular", ONE) + _verdict(part, 0.0, ONE)
     runs += _runs(part, confirm(verdict=fit("blind", part), threshold=0.0), ONE, "blind")
     runs += _runs(part, WORD_LEVEL, ONE, WORD_LEVEL) + _asking(part, 0.0, ONE)
-    runs += _runs(part, confirm(on_denied="stop"), ONE, "stop")
-    for retries in (1, 4):
-        runs += _runs(part, confirm(retries=retries), ONE, f"retries{retries}")
-    runs += _verdict(part, 0.0, ONE)
-    runs += _runs(part, confirm(verdict=fit("first", part), threshold=0.0), ONE, "no-attempt")
+    runs += _runs(part, confirm(threshold=0.0), ONE, "attempt") + _comes(part, ONE)
+    runs += _runs(part, confirm(verdict=first, on_denied="stop"), ONE, "stop")
+    for retries in (1, 4, 0):
+        runs += _runs(part, confirm(verdict=first, retries=retries), ONE, f"retries{retries}")
     for level in (0.3, 0.5, 0.7, 0.1):
-        runs += _runs(part, confirm(doubt="probability", when=level), ONE, f"probability{level:g}")
+        runs += _runs(part, confirm(verdict=first, doubt="probability", when=level), ONE, f"probability{level:g}")
     for name, question in PHRASINGS.items():
-        runs += _runs(part, confirm(question=question), ONE, f"question-{name}")
-    runs += _runs(part, "confirm", ONE, "open") + _runs(part, confirm(retries=0), ONE, "retries0")
+        runs += _runs(part, confirm(verdict=first, question=question), ONE, f"question-{name}")
+    runs += _runs(part, f"confirm:verdict={first}", ONE, "open")
     for level in (0.5, 1.0, 1.5, 2.0):
-        runs += _runs(part, confirm(doubt="entropy", when=level), ONE, f"entropy{level:g}")
+        runs += _runs(part, confirm(verdict=first, doubt="entropy", when=level), ONE, f"entropy{level:g}")
     runs += _runs(part, "regular", (None,)) + _comes(part, (None,)) + _asking(part, 0.0, (None,))
     runs += _runs(part, confirm(verdict=fit("blind", part), threshold=0.0), (None,), "blind")
     return runs + _runs(part, WORD_LEVEL, (None,), WORD_LEVEL)

@@ -29,7 +29,7 @@ from seewhen.atomic import replacing
 
 STAGES = {
     "attempts": ("mark", "again"),
-    "threshold": ("verdict",),
+    "threshold": ("try",),
 }  # of `verdicts.py`, and the runs each is made of
 
 PAUSE, PACKED = 0.5, 15.0

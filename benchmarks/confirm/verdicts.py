@@ -69,7 +69,7 @@ def chosen(runs: Path, part: str, exam: Path) -> tuple[float, dict[str, float]]:
         ]
         return float(np.mean(found, axis=0)[METRICS.index("recall")])
 
-    recalls = {f"{threshold:g}": round(recall(f"verdict{threshold:g}"), 2) for threshold in TRIED}
+    recalls = {f"{threshold:g}": round(recall(f"try{threshold:g}"), 2) for threshold in TRIED}
     regular = round(recall("mark"), 2)  # marking changes no token
     kept = [threshold for threshold in TRIED if recalls[f"{threshold:g}"] >= regular - MOST_LOST]
     return max(kept, default=min(TRIED)), {"regular": regular, **recalls}
