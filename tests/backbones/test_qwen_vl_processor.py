@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import regex
 import torch
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from transformers import (
@@ -149,6 +149,7 @@ def processor(checkpoint: Path) -> QwenVLProcessor:
 @settings(max_examples=200)
 @given(text=st.one_of(st.text(max_size=40), st.text(alphabet="thecasi n'图中 \n\r\t1!", max_size=60)))
 def test_encodes_like_the_slow_encoder(tokenizer: QWenTokenizer, ranks: dict[bytes, int], text: str) -> None:
+    assume(not any(mark in text for mark in tokenizer.get_added_vocab()))  # marks of the prompt are one token each
     ids = tokenizer(text).input_ids
     assert ids == slow_encode(text, ranks)
     assert tokenizer.decode(ids) == unicodedata.normalize("NFC", text)

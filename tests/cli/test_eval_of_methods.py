@@ -9,7 +9,7 @@ import pytest
 from cli.command import in_process
 from runs.tiny_checkpoint import write
 from seewhen.cli.options import LoadingFlags
-from seewhen.cli.running import AskFlags, ServedRunFlags, ask_of
+from seewhen.cli.running import AskFlags, ServedRunFlags, ask_of, captured
 
 
 @pytest.mark.parametrize("method", ["confirm:coco", "icd"])
@@ -38,12 +38,12 @@ def test_methods_that_read_words_are_swept(
 
 
 @pytest.mark.parametrize(
-    ("device", "flag", "captured"),
+    ("device", "flag", "expected"),
     [("cuda:0", None, True), ("cuda:0", False, False), ("cpu", None, False), ("cpu", True, True)],
 )
 def test_captured_decoding_is_the_default_on_a_gpu(
-    device: str, flag: bool | None, captured: bool, monkeypatch: pytest.MonkeyPatch
+    device: str, flag: bool | None, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LoadingFlags, "loading", lambda self: {})  # there is no GPU to be found here
-    asked = ask_of("pope", AskFlags(fast=flag), ServedRunFlags(device=device))
-    assert asked.fast is captured
+    asked, model = AskFlags(fast=flag), ServedRunFlags(device=device)
+    assert captured(ask_of("pope", asked, model), asked, model).fast is expected

@@ -56,6 +56,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", headers.pop("content_type", "application/json"))
         self.send_header("Content-Length", str(len(body) if length is None else length))
+        self.send_header("Connection", "close")  # as it does; who went on with it would ask again
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()

@@ -17,6 +17,7 @@ from seewhen.cli.running import (
     MachineFlags,
     ServedRunFlags,
     ask_of,
+    captured,
     machine_of,
 )
 from seewhen.errors import InvalidInput, InvalidMethod, UnsupportedMode, UnsupportedModel
@@ -76,6 +77,7 @@ def eval_command(
     benchmarks = [ask.load() for ask in asks]
     computer = machine_of(machine, model)
     methods = choose(names, settings or [])
+    asks = [captured(ask, asked, model) for ask in asks]
     if run and (len(asks) > 1 or len(methods) > 1):
         raise InvalidInput("--run names one directory for one run.", "Use --out for several.")
     for ask, benchmark in zip(asks, benchmarks, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -135,9 +135,7 @@ def ask_of(bench: str, asked: AskFlags, model: RunModelFlags) -> Ask:
         how |= served.for_runs()
         idle = [name for name in given(asked, AskFlags) if name in ("batch", "fast", "noise")]
         refuse(idle, SERVED_ELSEWHERE, "Leave it out; --at-once says how much is asked at a time.")
-    flags = asdict(asked)
-    if asked.fast is None:
-        flags["fast"] = "server" not in how and _on_gpu(model)
+    flags = asdict(asked) | {"fast": bool(asked.fast)}
     if flags["scenes"] is None:
         del flags["scenes"]
     elif flags["data"] != SCENES:
@@ -147,13 +145,15 @@ def ask_of(bench: str, asked: AskFlags, model: RunModelFlags) -> Ask:
     return Ask(bench, **{"model": model.model, **how, **flags})
 
 
-def _on_gpu(model: RunModelFlags) -> bool:
-    """Whether the model is on a GPU as a whole."""
+def captured(ask: Ask, asked: AskFlags, model: RunModelFlags) -> Ask:
+    """With captured decoding where nothing was said about it and the model is on a GPU as a whole."""
+    if asked.fast is not None or ask.server is not None:
+        return ask
     if model.device is not None:
-        return model.device.startswith("cuda")
-    import torch
+        return replace(ask, fast=model.device.startswith("cuda"))
+    import torch  # so this comes after everything that can be refused without it
 
-    return model.device_map is None and torch.cuda.is_available()
+    return replace(ask, fast=model.device_map is None and torch.cuda.is_available())
 
 
 def machine_of(machine: MachineFlags, model: RunModelFlags) -> Machine:

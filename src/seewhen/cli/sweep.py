@@ -15,6 +15,7 @@ from seewhen.cli.running import (
     MachineFlags,
     RunModelFlags,
     ask_of,
+    captured,
     machine_of,
 )
 
@@ -59,7 +60,7 @@ def sweep_command(
     ask.check()
     (base,) = choose([method], settings or [])
     found = sweep(
-        ask,
+        captured(ask, asked, model),
         base,
         typed_grid(base, parse_grid(grid)),
         out,
