@@ -130,15 +130,12 @@ TINY = Sizes(
         "medium": Stage(2, 4, 1e-3),
         "long": Stage(3, 4, 1e-3),
     },
-    tested=5,
-    fitted=3,
+    tested=2,
+    fitted=2,
     probed=2,
     beamed=1,
-    tokens=16,
+    tokens=20,
     draws=1,
-    rungs=(
-        Rung("few", "strong", "projector", aligned=False),
-        Rung("none", "mild", "brief", texts=True),
-    ),
+    rungs=(Rung("few", "strong", "brief", aligned=False, texts=True),),
 )
 SIZES = {"full": FULL, "tiny": TINY}
