@@ -34,6 +34,7 @@ from seewhen.decoding.tilted_attention import Relevance
 from seewhen.equations import where
 from seewhen.methods.memvr import SecondLook
 from seewhen.speed.measure import costs
+from speed import kernels
 
 # What a run can leave out, and what stands in its place.
 SWITCHES: dict[str, tuple[Any, str, Any]] = {
@@ -76,26 +77,12 @@ class Setting:
 
 def replayed(call: Callable[[], object], device: str, repeats: int = 15, inside: int = 20) -> float:
     """Microseconds per call: `inside` calls in one graph, median of replays; on a CPU, of plain calls."""
+    if device != "cpu":
+        return kernels.replayed([call] * inside, repeats)
     call()
-    if device == "cpu":
-        begin = time.perf_counter()
-        call()
-        return 1e6 * (time.perf_counter() - begin)
+    begin = time.perf_counter()
     call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(inside):
-            call()
-    times = []
-    for _ in range(repeats):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(1000 * begin.elapsed_time(end) / inside)
-    return statistics.median(times)
+    return 1e6 * (time.perf_counter() - begin)
 
 
 def step_costs(setting: Setting, shape: str, methods: dict[str, Any], rows: int, repeats: int = 5) -> list[dict]:
