@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import torch
 
 import seewhen
 import tiny
+from seewhen.decoding.kernels.capturing import garbage_waits
 
 FAMILIES = tiny.FAMILIES
 
@@ -179,3 +181,19 @@ def test_kernels_equal_their_references(program, parts):
         check=False,
     )
     assert done.stdout == "".join(f"{part} equal\n" for part in parts), done.stderr[-3000:]
+
+
+def test_garbage_waits_for_a_capture():
+    """A graph freed while another is captured would end that capture: nothing is collected meanwhile."""
+    assert gc.isenabled()
+    with pytest.raises(KeyError), garbage_waits(), garbage_waits():
+        assert not gc.isenabled()
+        raise KeyError
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with garbage_waits():
+            pass
+        assert not gc.isenabled()  # as the caller had it
+    finally:
+        gc.enable()

@@ -5,6 +5,7 @@ Also runs without pytest: `python tests/test_fast_gpu.py`.
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 from pathlib import Path
@@ -15,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import seewhen
 from decoding.test_gpu import on_gpu, pytestmark, run_checks  # noqa: F401  (the mark holds for this file too)
+from seewhen.decoding.kernels.capturing import captured_graph
 from seewhen.equations import when
 
 FAMILIES = ("llava", "qwen2_5_vl", "qwen3_vl", "internvl", "qwen3_5", "instructblip", "gemma3")
@@ -225,6 +227,32 @@ def test_what_cannot_be_captured_runs_uncaptured():
         hook.remove()
     assert any("cannot be captured" in str(warning.message) for warning in seen)
     assert torch.equal(tokens, stock.sequences)
+
+
+def test_a_graph_that_nobody_holds_ends_no_capture():
+    """Freeing a graph while another is captured would end that capture."""
+    x = torch.zeros(8, device="cuda")
+
+    def step():
+        for _ in range(50):
+            held = [x]
+            held.append(held)  # garbage in a circle, enough of it for a collection
+            x.add_(1)
+
+    thresholds = gc.get_threshold()
+    gc.disable()
+    for _ in range(3):
+        replay, captured = captured_graph(step)
+        assert captured
+        circle = [replay]
+        circle.append(circle)
+    del replay, circle  # graphs that only a collection frees
+    gc.set_threshold(1, 1, 1)
+    gc.enable()
+    try:
+        assert captured_graph(step)[1] and gc.isenabled()
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 if __name__ == "__main__":

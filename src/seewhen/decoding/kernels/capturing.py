@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import RLock
 from typing import Any
 
@@ -21,6 +22,19 @@ def turn(device: torch.device) -> AbstractContextManager[Any]:
     return _DEVICE if device.type == "cuda" else nullcontext()
 
 
+@contextmanager
+def garbage_waits() -> Iterator[None]:
+    """Python collects no garbage meanwhile: a graph that is freed in the middle of another's capture ends it."""
+    with _DEVICE:  # one at a time, so that nobody collects for somebody who still captures
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if collects:
+                gc.enable()
+
+
 def captured_graph(
     step: Callable[[], None], named: str = "The decoding step", pool: Any = None
 ) -> tuple[Callable[[], None], bool]:
@@ -29,7 +43,7 @@ def captured_graph(
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        with garbage_waits(), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             step()
     except RuntimeError as error:  # a module waits for the device: experts chosen on the host, some quantisations
         if named:
