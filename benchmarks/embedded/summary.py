@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from seewhen.runs.tables import pipe_table
+from seewhen.runs.grid import pipe_table
 
 
 def cell(method: dict, metric: str, against: str = "regular") -> str:

@@ -21,7 +21,7 @@ from ladder.rungs import PACKAGED
 from ladder.stand_in import Response, distance
 from ladder.summary import METHODS, WAYS, against, summary
 from ladder.tasks import CHOICE
-from seewhen.runs.tables import pipe_table
+from seewhen.runs.grid import pipe_table
 
 # The packaged model's responses to the rivals, shifted scenes, sampled: the tables of benchmarks/embedded.md.
 ELSEWHERE = {

@@ -12,7 +12,7 @@ from typing import Any
 
 from photographs.settings import ABLATIONS, TRIED, Setting
 from photographs.wanted import make
-from seewhen.runs.tables import pipe_table
+from seewhen.runs.grid import pipe_table
 from seewhen.runs.wording import title as as_written
 
 Report = Mapping[str, Any]

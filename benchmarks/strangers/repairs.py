@@ -257,14 +257,14 @@ REPAIRS = (
     ),
     Repair(
         "names in LaTeX",
-        "runs/tables.py",
+        "runs/grid.py",
         "for character in one_line(text))",
         "for character in text)",
         "tests/runs/test_escaping.py -k latex",
     ),
     Repair(
         "names in Markdown",
-        "runs/tables.py",
+        "runs/grid.py",
         '"<": "&lt;", ',
         '"<": "<", ',
         "tests/runs/test_escaping.py -k markdown",

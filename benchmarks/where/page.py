@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scale.plan import filled
-from seewhen.runs.tables import pipe_table
+from seewhen.runs.grid import pipe_table
 from where.score import settings
 
 HERE = Path(__file__).parent

@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from seewhen.runs.grid import Grid, latex_text, markdown_text, one_line, to_latex, to_markdown
 from seewhen.runs.report import analyse, read_runs
 from seewhen.runs.report_files import write_report
-from seewhen.runs.tables import Grid, latex_text, markdown_text, one_line, to_latex, to_markdown
 
 NASTY = "x\n\\input{/etc/passwd}\r\u2028<script>alert(1)</script><img src=x onerror=y> [a](js:b) `c` | & \\"
 names = st.text(st.one_of(st.characters(), st.sampled_from("<>&[]()!`\\|%$#_{}~^\n\r\u2028:*a/")), max_size=40)

@@ -18,20 +18,13 @@ from seewhen.benchmarks.pope import Pope
 from seewhen.cli import app
 from seewhen.errors import InvalidInput
 from seewhen.runs import report
+from seewhen.runs.grid import Grid, latex_text, to_latex, to_markdown
 from seewhen.runs.plots import Dot, dot_plot, line_plot, ticks
 from seewhen.runs.report import analyse, paper_model, primary_metric, read_runs
 from seewhen.runs.report_files import write_report
 from seewhen.runs.scoring import result_of, score_records, write_counts
 from seewhen.runs.store import Record, RunStore
-from seewhen.runs.tables import (
-    Grid,
-    group_grids,
-    latex_text,
-    overview_grids,
-    paper_grids,
-    to_latex,
-    to_markdown,
-)
+from seewhen.runs.tables import group_grids, overview_grids, paper_grids
 from seewhen.runs.wording import findings, measured, sentence, title
 
 BENCH = Pope(

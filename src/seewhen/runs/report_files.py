@@ -6,19 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seewhen.runs import wording
+from seewhen.runs.grid import markdown_text, one_line, to_latex, to_markdown
 from seewhen.runs.report import Group
 from seewhen.runs.report_page import report_page
 from seewhen.runs.store import to_json, write_atomic
-from seewhen.runs.tables import (
-    group_grids,
-    markdown_text,
-    one_line,
-    overview_grids,
-    paper_grids,
-    to_latex,
-    to_markdown,
-    to_plain,
-)
+from seewhen.runs.tables import group_grids, overview_grids, paper_grids, to_plain
 from seewhen.runs.versions import package_versions
 
 

@@ -21,12 +21,12 @@ from seewhen.benchmarks.base import Metric
 from seewhen.errors import InvalidInput
 from seewhen.methods.grammar import label, read_setting, split
 from seewhen.runs import wording
+from seewhen.runs.grid import Grid
 from seewhen.runs.plots import line_plot
 from seewhen.runs.published import document
 from seewhen.runs.report import primary_metric
 from seewhen.runs.report_page import TEMPLATES, style
 from seewhen.runs.store import to_json, write_atomic
-from seewhen.runs.tables import Grid
 
 if TYPE_CHECKING:
     from seewhen.decoding.method import Method
