@@ -2,8 +2,9 @@
 
     python -m ladder DIR --seconds 560 --out $OUT
 
-Goes on where it was: start it again. When the time is over, what there is is packed into OUT/ladder.tar.xz; the
-stand-in's checkpoint beside it, in parts of at most 15 MB. DIR holds everything else and can stay where it is.
+Goes on where it was: start it again. What there is is packed into OUT/ladder.tar.xz, now and then and in the end;
+the stand-in's checkpoint beside it, in parts of at most 15 MB. DIR holds everything else and can stay where it is.
+With `--before`, the archive of an earlier run, its choice stands, and what it holds is not asked or packed again.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ from seewhen.errors import InvalidInput
 
 PART = 15_000_000
 HOPELESS = 8  # failures without a success
+PACKED_EVERY = 20.0  # seconds
+# Caches of many rows grow by a token at a time. Without rounding each size is a block of memory of its own: a
+# process that needs 3 GB held 55, and others had none.
+ROUNDED = {"PYTORCH_CUDA_ALLOC_CONF": "roundup_power2_divisions:4"}
 
 
 @dataclass
@@ -75,6 +80,8 @@ class Run:
         self.failed: dict[str, int] = {}
         self.succeeded = 0
         self.workers: list[Worker] = []
+        self.packed = self.began
+        self.packer: threading.Thread | None = None
         self.refused: tuple[str, ...] = ()  # the models of which none could be chosen
         self.command = [sys.executable, "-m", "ladder.worker", str(bench.folder), options.sizes]
 
@@ -97,6 +104,7 @@ class Run:
             for worker in list(self.workers):
                 self._hear(worker)
             self._choose()
+            self._keep()
             waiting = [task for task in self.tasks if not task.done and self.failed.get(task.name, 0) < 2]
             if not waiting or not self.workers:
                 break
@@ -108,10 +116,22 @@ class Run:
                 self.log("nothing more can be done")
                 break
             time.sleep(0.05)
+        # All at once: under the multi-process service, those that are left after one was killed amid its work fail
+        # with its error, "illegal memory access", which then looks like their own.
         for worker in self.workers:
             worker.process.kill()
+        for worker in self.workers:
             worker.process.wait()
             worker.log.close()
+        if self.packer is not None:
+            self.packer.join()
+
+    def _keep(self) -> None:
+        """Pack what there is, aside, now and then: a machine can be lost."""
+        if time.monotonic() > self.packed + PACKED_EVERY and not (self.packer and self.packer.is_alive()):
+            self.packed = time.monotonic()
+            self.packer = threading.Thread(target=pack, args=(self.bench, self.options), daemon=True)
+            self.packer.start()
 
     def _start(self) -> None:
         log = (
@@ -151,7 +171,8 @@ class Run:
         taken = {worker.task.name for worker in self.workers if worker.task is not None}
         training = sum(worker.task is not None and worker.task.trains for worker in self.workers)
         free = [task for task in waiting if task.name not in taken and task.ready]
-        if training >= self.options.training:
+        late = time.monotonic() > self.began + self.options.train_until
+        if training >= self.options.training or late:
             free = [task for task in free if not task.trains]
         first = [task for task in free if self.bench.folder / CHOICE in task.needs and self._is_chosen(task)]
         return next(iter(first or free), None)
@@ -202,18 +223,32 @@ def facts(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     return {"device": name, "versions": versions, "sizes": options.sizes, "recipe": asdict(bench.sizes)}
 
 
-def pack(bench: Bench, options: argparse.Namespace, out: Path) -> None:
-    """What there is as one file; and the stand-in's checkpoint, unless it is the packaged model."""
-    out.mkdir(parents=True, exist_ok=True)
-    (bench.folder / "facts.json").write_text(json.dumps(facts(bench, options), indent=1) + "\n", encoding="utf-8")
-    part = out / "ladder.part"
-    with tarfile.open(part, "w:xz", preset=2) as tar:
-        for name in ("facts.json", CHOICE, "results", "logs"):
-            if (bench.folder / name).exists():
-                tar.add(bench.folder / name, name)
-        for made in sorted((bench.folder / "models").glob("*.json")):
-            tar.add(made, f"models/{made.name}")
-    part.replace(out / "ladder.tar.xz")
+def unpack(before: Path | None, folder: Path) -> frozenset[str]:
+    """What an earlier run found: answers, fingerprints, choice. Its logs and its machine stay in the archive."""
+    if before is None:
+        return frozenset()
+    with tarfile.open(before) as tar:
+        found = [m for m in tar if m.isfile() and m.name.partition("/")[0] in ("results", "models", CHOICE)]
+        tar.extractall(folder, found, filter="data")
+    return frozenset(member.name for member in found)
+
+
+def pack(bench: Bench, options: argparse.Namespace) -> None:
+    """What there is as one file."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    part = options.out / "ladder.part"
+    with tarfile.open(part, "w:xz", preset=1) as tar:
+        for name in ("facts.json", CHOICE, "results", "where", "logs", "models"):
+            for path in sorted((bench.folder / name).rglob("*")) or [bench.folder / name]:
+                inside = path.relative_to(bench.folder)
+                wanted = name != "models" or (len(inside.parts) == 2 and path.suffix == ".json")
+                if wanted and path.is_file() and path.suffix != ".part" and str(inside) not in options.old:
+                    tar.add(path, str(inside))
+    part.replace(options.out / "ladder.tar.xz")
+
+
+def export_chosen(bench: Bench, out: Path) -> None:
+    """The stand-in's checkpoint, unless it is the packaged model."""
     if not (bench.folder / CHOICE).exists():
         return
     chosen = json.loads((bench.folder / CHOICE).read_text("utf-8"))["chosen"]
@@ -225,6 +260,7 @@ def pack(bench: Bench, options: argparse.Namespace, out: Path) -> None:
 
 def export(folder: Path, out: Path) -> None:
     """A checkpoint in parts that `cat` puts together again: `cat stand-in.tar.* | tar x`."""
+    out.mkdir(parents=True, exist_ok=True)
     whole = out / "stand-in.part"
     with tarfile.open(whole, "w") as tar:
         tar.add(folder, folder.name)
@@ -239,11 +275,14 @@ def environment(folder: Path) -> Iterator[dict[str, str]]:
     """With the multi-process service, if a process can be started under it."""
     check = [sys.executable, "-c", "import torch; torch.zeros(1, device='cuda')"]
     given = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+    def works(there: dict[str, str]) -> bool:
+        return subprocess.run(check, env=there, capture_output=True).returncode == 0
+
     with ExitStack() as stack:
         try:
             shared = stack.enter_context(shared_gpu(True, folder))
-            if subprocess.run(check, env=shared, capture_output=True).returncode == 0:
-                given = shared
+            given = next((there for there in (shared | ROUNDED, shared) if works(there)), given)
         except (FileNotFoundError, subprocess.CalledProcessError):
             pass  # there is no such service here
         if "CUDA_MPS_PIPE_DIRECTORY" not in given:
@@ -258,6 +297,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=1e9, help="stop then and pack; start again to go on")
     parser.add_argument("--choose-at", type=float, default=1e9, help="choose the stand-in then from what there is")
+    parser.add_argument("--train-until", type=float, default=1e9, help="begin no training after so many seconds")
+    parser.add_argument("--before", type=Path, help="the archive of an earlier run")
     parser.add_argument("--sizes", choices=SIZES, default="full")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--training", type=int, default=6, help="of these, how many may train at a time")
@@ -268,6 +309,8 @@ def main() -> None:
     bench = Bench(options.folder.resolve(), SIZES[options.sizes], device)
     (bench.folder / "logs").mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
+    options.old = unpack(options.before, bench.folder)
+    (bench.folder / "facts.json").write_text(json.dumps(facts(bench, options), indent=1) + "\n", encoding="utf-8")
     command = [sys.executable, "-m", "ladder.material", str(bench.material), "--sizes", options.sizes]
     with (bench.folder / "logs" / "material.log").open("a") as log:
         options.material = subprocess.Popen(command, stdout=log, stderr=log)
@@ -279,7 +322,9 @@ def main() -> None:
             run.go()
     finally:
         options.material.kill()
-        pack(bench, options, options.out)
+        pack(bench, options)
+        if options.before is None:
+            export_chosen(bench, options.out)
     left = [task.name for task in run.tasks if not task.done]
     print(f"{len(run.tasks) - len(left)} of {len(run.tasks)} tasks are done; left: {', '.join(left[:20])}")
 

@@ -32,7 +32,6 @@ def _fitted(exam: Exam) -> str:
 
 
 REGULAR = Named("regular", "regular")
-# Groups are asked in this order, each of one model at a time.
 RIVALS: dict[str, tuple[Named, ...]] = {
     "base": (REGULAR, Named("min-p", "min-p")),
     "rule": (Named("vcd", "vcd"), Named("pai", "pai"), Named("only", "only")),
@@ -56,3 +55,5 @@ CAI: dict[str, tuple[Named, ...]] = {
     ),
 }
 GROUPS = RIVALS | CAI
+# Groups are asked in this order, each of one model at a time: `confirm` and OPERA, which are slow, last.
+ORDER = ("base", "parts", "cai", "more", "rule", "opera", "confirm")

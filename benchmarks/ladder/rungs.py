@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from embedded.train.data import Dials
@@ -80,7 +80,30 @@ def _rungs() -> tuple[Rung, ...]:
     return (*four, *singles[:8], *seeds[:4], *singles[8:], *seeds[4:])
 
 
+def _again() -> tuple[Rung, ...]:
+    """Further seeds, for what the first run left open. Weights of the first run were not kept, and seeds are told
+    apart by their number: what it found stays beside. Long fine-tunes first, they take the time."""
+    long = [Rung("many", "mild", "long", seed=1), Rung("many", "strong", "long", seed=1)]
+    long += [Rung("many", "mild", "long", noise="noisy", seed=1), Rung("none", "mild", "long", seed=1)]
+    long += [Rung("many", "mild", "long", seed=2)]
+    short = [Rung("many", skew, "brief", seed=2) for skew in ("strong", "mild")]
+    short += [Rung("many", skew, "projector", seed=1) for skew in ("strong", "mild")]
+    short += [
+        Rung("many", "strong", "brief", texts=True, seed=1),
+        Rung("many", "strong", "medium", seed=1),
+        Rung("many", "strong", "brief", aligned=False, seed=1),
+        Rung("many", "strong", "brief", noise="noisy", seed=1),
+        Rung("many", "mild", "medium", seed=1),
+        Rung("few", "mild", "brief", seed=1),
+        Rung("none", "mild", "brief", seed=1),
+        Rung("many", "strong", "brief", texts=True, seed=2),
+    ]
+    late = [Rung("many", "strong", "long", seed=2), Rung("many", "strong", "long", texts=True, seed=1)]
+    return (*long, *short, *late)
+
+
 RUNGS = _rungs()
+AGAIN = _again()
 
 
 @dataclass(frozen=True)
@@ -94,6 +117,7 @@ class Sizes:
     fitted: int  # other scenes, for the verdict of `confirm`
     probed: int  # other scenes, for the diagnostics
     beamed: int  # of the tested scenes, for OPERA
+    pointed: int  # still other scenes, for tilts to known places
     tokens: int  # the longest caption
     draws: int  # further captions of regular decoding: what is said again is believed more
     rungs: tuple[Rung, ...] = field(default=RUNGS)
@@ -115,6 +139,7 @@ FULL = Sizes(
     fitted=100,
     probed=64,
     beamed=64,
+    pointed=400,
     tokens=64,
     draws=4,
 )
@@ -134,8 +159,9 @@ TINY = Sizes(
     fitted=2,
     probed=2,
     beamed=1,
+    pointed=1,
     tokens=20,
     draws=1,
     rungs=(Rung("few", "strong", "brief", aligned=False, texts=True),),
 )
-SIZES = {"full": FULL, "tiny": TINY}
+SIZES = {"full": FULL, "again": replace(FULL, rungs=AGAIN), "tiny": TINY}

@@ -12,13 +12,16 @@ from typing import Any
 import numpy as np
 
 from ladder.material import FEATURES, texts_file, told_file
-from ladder.methods import CAI, GROUPS, REGULAR, RIVALS, Named
+from ladder.methods import CAI, GROUPS, ORDER, REGULAR, RIVALS, Named
 from ladder.rungs import PACKAGED
 from ladder.training import ALIGNED, Bench, align, connect, finish, speak
 from seewhen.backbones.loading import load
 from seewhen.errors import InvalidInput
+from where.study import STRENGTHS, Study, file_of, scenes, settings
 
 CHOICE = "choice.json"
+SHOWN_FROM = 5300  # the first scene of `where`, of others than on the CPU
+POINTED = 7  # rungs whose attention is tilted to known places
 KEY = 5  # models that OPERA, which is slow, is run on: the packaged one and the first rungs
 
 
@@ -80,7 +83,7 @@ def examination(bench: Bench) -> list[Task]:
     choice = bench.folder / CHOICE
     key = {model for model, _ in models[:KEY]}
     found = []
-    for group in GROUPS:
+    for group in ORDER:
         for model, needs in models:
             if group == "opera" and model not in key:
                 continue
@@ -90,8 +93,11 @@ def examination(bench: Bench) -> list[Task]:
                 found.append(Task(f"look {model}", needs, _looks(bench, model), partial(look, bench, model)))
             run = partial(sit, bench, model, GROUPS[group])
             found.append(Task(f"{group} {model}", (*needs, *waits), made, run))
-    # OPERA is slow: after all others.
-    return sorted(found, key=lambda task: task.name.startswith("opera"))
+        if group == "base":
+            found += [places(bench, PACKAGED, strength) for strength in STRENGTHS]
+        if group == "more":
+            found += [places(bench, model, STRENGTHS[0], needs) for model, needs in models[1 : 1 + POINTED]]
+    return found
 
 
 def needed_for_choice(bench: Bench) -> dict[str, tuple[Path, ...]]:
@@ -145,6 +151,26 @@ def look(bench: Bench, model: str) -> None:
         count = bench.sizes.probed
         found = diagnostics(exam.model, exam.asker.processor, count, batch=count, asked=min(count, 24))
         _replace(other, lambda part: part.write_text(json.dumps(found.to_json()) + "\n", encoding="utf-8"))
+
+
+def places(bench: Bench, model: str, strength: float, needs: tuple[Path, ...] = ()) -> Task:
+    """Captions with tilts to known places: the study of `where`, of the packaged model with all its settings."""
+    out, shown = bench.folder / "where" / model, bench.sizes.pointed
+
+    wanted = settings("scenes", (strength,), few=model != PACKAGED)
+    first = strength == STRENGTHS[0]
+
+    def run() -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        weights = None if model == PACKAGED else str(bench.folder / "models" / model)
+        study = Study("scenes", scenes(shown, SHOWN_FROM), out, min(shown, 200), weights)
+        if first:
+            study.sign(f"ladder ({model}): scenes {SHOWN_FROM} to {SHOWN_FROM + shown - 1}")
+            study.questions()
+        study.captions(wanted)
+
+    names = [file_of("scenes", name) for name in wanted] + (["scenes.questions.jsonl.gz"] if first else [])
+    return Task(f"where-{strength:g} {model}", needs, tuple(out / name for name in names), run)
 
 
 def _save(arrays: dict[str, Any], path: Path) -> None:

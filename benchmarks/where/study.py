@@ -10,7 +10,7 @@ import gzip
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -36,6 +36,7 @@ PLACES = ("boxes", "other boxes", "elsewhere", "uniform")
 POINTING = {"scenes": 9, "photo": 4}  # whose attention points best of those below the tilt (docs/evidence.md)
 TOKENS = 64
 Box = tuple[float, float, float, float]
+Setting = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -102,11 +103,34 @@ class Asked:
     place: Tensor
 
 
+def settings(kind: str, strengths: Sequence[float] = STRENGTHS, few: bool = False) -> dict[str, Setting]:
+    """Every setting by name; `few`: those of the first hypothesis alone. Without a tilt only beside the first
+    strength."""
+    looks: dict[str, Setting] = {
+        f"similarity x {scale:g}": {"relevance": Relevance(scale=scale, floor=0.0)} for scale in (10.0, 20.0)
+    }
+    looks[f"attention of layer {POINTING[kind]}"] = {"pointing": POINTING[kind]}
+    looks["the next word"] = {"next": True}
+    places = {name: {"place": name} for name in PLACES}
+    found: dict[str, Setting] = {"regular": {}} if STRENGTHS[0] in strengths else {}
+    for strength in strengths:
+        for start, wanted in ((0.85, places), (0.5, places), *(() if few else ((0.85, looks),))):
+            for name, how in wanted.items():
+                found[f"{name}, {strength:g} from {start:g}"] = {**how, "strength": strength, "start": start}
+    return found
+
+
+def file_of(kind: str, setting: str) -> str:
+    """The name of the file with a setting's captions."""
+    return f"{kind}.{setting.replace(' ', '_').replace(',', '')}.jsonl.gz"
+
+
 class Study:
     """One model with its pictures."""
 
     def __init__(self, kind: str, pictures: Sequence[Picture], out: Path, batch: int, model: str | None) -> None:
         self.kind, self.pictures, self.out, self.batch = kind, pictures, out, batch
+        self.name = Path(model or "").name
         device = "cuda" if torch.cuda.is_available() else "cpu"
         own = "packaged" if kind == "scenes" else "photo"
         self.model, self.processor = seewhen.load(model or own, dtype="float32", device=device)
@@ -114,6 +138,10 @@ class Study:
         self.tokens = 144 if kind == "scenes" else 256
         self.prompt = chat_prompt(self.processor, DESCRIBE, 1)
         self.describing: dict[range, dict[str, Any]] = {}  # inputs, which all settings share
+
+    def sign(self, command: str) -> None:
+        """Write down what makes the files."""
+        save(self.out / f"{self.kind}.about.jsonl.gz", [{**about(command), "model": self.name}])
 
     def next(self, number: int) -> Picture:
         """The picture after this one, whose boxes are somewhere else."""
@@ -126,32 +154,14 @@ class Study:
             return patches([box for _, box in self.next(number).boxes], self.tokens)
         return {"boxes": shown, "elsewhere": 1 - shown, "uniform": torch.ones_like(shown)}[name]
 
-    def settings(self) -> dict[str, dict[str, Any]]:
-        """Every setting by name."""
-        found: dict[str, dict[str, Any]] = {"regular": {}}
-        looks: dict[str, dict[str, Any]] = {
-            f"similarity x {scale:g}": {"relevance": Relevance(scale=scale, floor=0.0)} for scale in (10.0, 20.0)
-        }
-        looks[f"attention of layer {POINTING[self.kind]}"] = {"pointing": POINTING[self.kind]}
-        looks["the next word"] = {"next": True}
-        places = {name: {"place": name} for name in PLACES}
-        for strength in STRENGTHS:
-            for start, wanted in ((0.85, places), (0.5, places), (0.85, looks)):
-                for name, how in wanted.items():
-                    found[f"{name}, {strength:g} from {start:g}"] = {**how, "strength": strength, "start": start}
-        return found
-
     # -- captions ------------------------------------------------------------------------------------------------
 
-    def captions(self, few: bool, until: float) -> None:
-        """All settings that are not there yet, as long as there is time; `few`: those of the first hypothesis at
-        strength 4."""
-        for name, setting in self.settings().items():
-            if few and setting and ("place" not in setting or setting["strength"] != 4):
-                continue
+    def captions(self, wanted: Mapping[str, Setting], until: float = math.inf) -> None:
+        """All settings that are not there yet, as long as there is time."""
+        for name, setting in wanted.items():
             if time.monotonic() > until:
                 return
-            path = self.out / f"{self.kind}.{name.replace(' ', '_').replace(',', '')}.jsonl.gz"
+            path = self.out / file_of(self.kind, name)
             if path.exists():
                 continue
             lines: list[dict[str, Any]] = [{"setting": name, "pictures": len(self.pictures), "tokens": TOKENS}]
@@ -165,7 +175,7 @@ class Study:
         every = range(len(self.pictures))
         return [every[start : start + self.batch] for start in every[:: self.batch]]
 
-    def _batch(self, numbers: range, setting: dict[str, Any]) -> list[dict[str, Any]]:
+    def _batch(self, numbers: range, setting: Setting) -> list[dict[str, Any]]:
         pictures = [self.pictures[number] for number in numbers]
         if numbers not in self.describing:
             self.describing[numbers] = self._inputs([(p, self.prompt) for p in pictures])
@@ -191,7 +201,7 @@ class Study:
         pad = self.processor.tokenizer.pad_token_id
         return self.model.generate(**inputs, max_new_tokens=TOKENS, do_sample=False, pad_token_id=pad)
 
-    def _method(self, numbers: range, setting: dict[str, Any]) -> Pointed:
+    def _method(self, numbers: range, setting: Setting) -> Pointed:
         place = None
         if "place" in setting:
             weights = torch.stack([self.place(setting["place"], number) for number in numbers])
@@ -201,7 +211,7 @@ class Study:
         rest = {name: value for name, value in setting.items() if name != "place"}
         return Pointed(place=place, **rest)
 
-    def _one_ahead(self, inputs: dict[str, Any], setting: dict[str, Any]) -> Tensor:
+    def _one_ahead(self, inputs: dict[str, Any], setting: Setting) -> Tensor:
         """Each step is made twice: untilted, which gives the word that the model wants to say, then tilted to
         where that word's own vector points at layer 0."""
         ids, rows = inputs["input_ids"], len(inputs["input_ids"])
@@ -335,11 +345,11 @@ def main() -> None:
         scenes(given.count, given.first) if given.kind == "scenes" else photographs(given.store, given.count)
     )
     study = Study(given.kind, pictures, given.out, given.batch, given.model)
-    command = f"where.study {given.kind} --first {given.first} --count {given.count} --batch {given.batch}"
-    save(given.out / f"{given.kind}.about.jsonl.gz", [{**about(command), "model": Path(given.model or "").name}])
+    study.sign(f"where.study {given.kind} --first {given.first} --count {given.count} --batch {given.batch}")
     until = time.monotonic() + given.seconds
     study.questions()
-    study.captions(given.few, until)
+    wanted = settings(given.kind, STRENGTHS[:1], few=True) if given.few else settings(given.kind)
+    study.captions(wanted, until)
 
 
 if __name__ == "__main__":

@@ -95,13 +95,13 @@ def test_the_first_token_is_kept_and_no_other() -> None:
 def test_the_stand_in_is_exported_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ladder = importlib.import_module("ladder.__main__")
     monkeypatch.setattr(ladder, "PART", 7000)
-    bench, options = Bench(tmp_path / "ladder", TINY, "cpu"), argparse.Namespace(sizes="tiny")
+    bench = Bench(tmp_path / "ladder", TINY, "cpu")
     for name in ("many-mild-long.1", "many-mild-long.0", "other.0"):
         (bench.folder / "models" / name).mkdir(parents=True)
         (bench.folder / "models" / name / "model.safetensors").write_bytes(name.encode() * 1000)
         (bench.folder / "models" / f"{name}.json").write_text("{}")
     (bench.folder / CHOICE).write_text(json.dumps({"chosen": "many-mild-long"}))
-    ladder.pack(bench, options, tmp_path / "out")
+    ladder.export_chosen(bench, tmp_path / "out")
     parts = sorted((tmp_path / "out").glob("stand-in.tar.*"))
     assert len(parts) > 1 and all(part.stat().st_size <= 7000 for part in parts)
     whole = tmp_path / "whole.tar"
@@ -110,3 +110,27 @@ def test_the_stand_in_is_exported_in_parts(tmp_path: Path, monkeypatch: pytest.M
         packed.extractall(tmp_path / "there", filter="data")
     found = tmp_path / "there" / "many-mild-long.0" / "model.safetensors"
     assert found.read_bytes() == b"many-mild-long.0" * 1000
+
+
+def test_what_an_earlier_run_found_stands_and_is_not_packed_again(tmp_path: Path) -> None:
+    ladder = importlib.import_module("ladder.__main__")
+    first, second = (Bench(tmp_path / name, TINY, "cpu") for name in ("first", "second"))
+
+    def write(bench: Bench, *names: str) -> None:
+        for name in names:
+            (bench.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (bench.folder / name).write_text(bench.folder.name)
+
+    write(first, CHOICE, "facts.json", "logs/run.log", "results/packaged/regular.npz", "models/a.0.json")
+    ladder.pack(first, argparse.Namespace(out=tmp_path / "one", old=frozenset()))
+    before = tmp_path / "one" / "ladder.tar.xz"
+    old = ladder.unpack(before, second.folder)
+    assert (second.folder / CHOICE).read_text() == "first"
+    assert not (second.folder / "facts.json").exists()
+    write(second, "facts.json", "results/packaged/cai.npz", "where/packaged/scenes.gz", "models/b.1/model.bin")
+    write(second, "models/b.1.json", "results/packaged/vcd.npz.part")
+    ladder.pack(second, argparse.Namespace(out=tmp_path / "two", old=old))
+    with tarfile.open(tmp_path / "two" / "ladder.tar.xz") as packed:
+        assert set(packed.getnames()) == {
+            "facts.json", "results/packaged/cai.npz", "where/packaged/scenes.gz", "models/b.1.json",
+        }  # fmt: skip

@@ -14,7 +14,7 @@ from seewhen.decoding.tilted_attention import Relevance
 from seewhen.scenes import sample
 from where import page, score
 from where.pointed import Place, Pointed
-from where.study import STARTS, STRENGTHS, Study, elsewhere, patches, scenes
+from where.study import STARTS, STRENGTHS, Study, elsewhere, patches, scenes, settings
 
 
 @pytest.fixture(scope="module")
@@ -74,21 +74,23 @@ def test_one_token_ahead_without_strength_is_greedy_decoding(
     assert [line["text"] for line in ahead] == [line["text"] for line in regular]
 
 
-def test_every_setting_of_the_hypotheses_is_there(study: Study) -> None:
-    names = set(study.settings())
+def test_every_setting_of_the_hypotheses_is_there() -> None:
+    names = set(settings("scenes"))
     wanted = {f"{place}, {s:g} from {start:g}" for place in score._PLACES for s in STRENGTHS for start in STARTS}
     looks = ("similarity x 10", "similarity x 20", "attention of layer 9", "the next word")
     assert names == {"regular", *wanted, *(f"{look}, {s:g} from 0.85" for look in looks for s in STRENGTHS)}
+    each = [settings("scenes", (strength,)) for strength in STRENGTHS]
+    assert {name for part in each for name in part} == names and sum(map(len, each)) == len(names)
 
 
 def test_it_goes_on_where_it_was_and_is_scored(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("where.study.TOKENS", 12)
-    monkeypatch.setattr(study, "settings", lambda: {"regular": {}, "boxes, 2 from 0.5": {}})
-    study.captions(False, 0.0)
+    wanted: dict[str, Any] = {"regular": {}, "boxes, 2 from 0.5": {}}
+    study.captions(wanted, 0.0)
     assert not list(study.out.glob("*from*"))  # no time
-    study.captions(False, float("inf"))
+    study.captions(wanted)
     kept = {path.name: path.stat().st_mtime_ns for path in study.out.iterdir()}
-    study.captions(False, float("inf"))
+    study.captions(wanted)
     assert kept == {path.name: path.stat().st_mtime_ns for path in study.out.iterdir()}
     truth = score.scenes_truth([picture.name for picture in study.pictures])
     tallies, told = score.caption_scores(study.out, "scenes", truth)
