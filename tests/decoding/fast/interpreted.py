@@ -257,6 +257,20 @@ def lanes() -> None:
     assert list(got.values()) == expected
 
 
+def far_rows() -> None:
+    """Rows of a cache so far apart that the last begins behind 2^31 numbers; nobody touches what is between."""
+    rows, key_heads, columns, d = 3, 2, 70, 16
+    apart = 2**30
+    memory = torch.empty((rows - 1) * apart + key_heads * columns * d, dtype=torch.float16)
+    key = memory.as_strided((rows, key_heads, columns, d), (apart, columns * d, d, 1))
+    key.copy_(torch.randn(key.shape))
+    query = torch.randn(rows, key_heads, 1, d).to(torch.float16)
+    got, _ = attention_kernel.attention(query, key, key, None, d**-0.5)
+    near = key.contiguous()
+    expected, _ = attention_kernel.attention(query, near, near, None, d**-0.5)
+    assert torch.equal(got, expected)
+
+
 if __name__ == "__main__":
     for part in sys.argv[1:]:
         torch.manual_seed(0)

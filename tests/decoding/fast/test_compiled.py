@@ -66,6 +66,20 @@ KERNELS = {
         "linear_kernel._linear", LINEAR, {"matrices": 3, "single": False, "biased": True, **TILE}, 4,
     ),
     "the gate": ("gate_kernel._parts", {"out_ptr": F}, TILE, 4),
+    "tilted attention in stretches": (
+        "attention_kernel._attend",
+        {"mask_ptr": BOOL, "weight_ptr": F, "gate_ptr": BOOL, "out_ptr": F, "lse_ptr": F},
+        {"scaling": 0.1, "strength": 1.0, "groups": 1, "d": 128, "masked": True, "additive": False, "form": 1}
+        | {"split": True, "block": 64, "whole": 128, "lowest": 0, "precision": "tf32"}, 4,
+    ),
+    "attention in one go": (
+        "attention_kernel._attend", {"weight_ptr": F, "gate_ptr": BOOL, "lse_ptr": F},
+        {"scaling": 0.1, "strength": 1.0, "groups": 4, "d": 64, "masked": True, "additive": True, "form": 0}
+        | {"split": False, "block": 64, "whole": 1024, "lowest": -60000.0, "precision": "tf32"}, 4,
+    ),
+    "a token into a cache": (
+        "cache_kernel._write", {"length_ptr": LONG}, {"d": 128, "e": 128, "block": 128}, 1,
+    ),
 }  # fmt: skip
 
 

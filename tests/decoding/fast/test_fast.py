@@ -154,6 +154,7 @@ PARTS = [
     "gates",
     "decisions",
     "attentions",
+    "far_rows",
     "norms",
     "rotations",
     "feed_forwards",

@@ -30,6 +30,7 @@ def _attend(
     precision: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0) // key_heads, tl.program_id(0) % key_heads
+    row = row.to(tl.int64)  # many rows of a long cache are more than 2^31 numbers
     part = tl.program_id(1)
     g, e, c = tl.arange(0, 16), tl.arange(0, d), tl.arange(0, block)
     used = g < groups

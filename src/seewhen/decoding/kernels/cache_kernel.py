@@ -20,7 +20,7 @@ def _write(
     k_row, k_head, v_row, v_head, d: tl.constexpr, e: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0) // heads, tl.program_id(0) % heads
-    place = (tl.program_id(0) * columns + tl.load(length_ptr)).to(tl.int64)
+    place = tl.program_id(0).to(tl.int64) * columns + tl.load(length_ptr)
     at = tl.arange(0, block)
     k = tl.load(k_ptr + row * k_row + head * k_head + at, mask=at < d, other=0.0)
     tl.store(keys_ptr + place * d + at, k, mask=at < d)
