@@ -224,11 +224,14 @@ def facts(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def unpack(before: Path | None, folder: Path) -> frozenset[str]:
-    """What an earlier run found: answers, fingerprints, choice. Its logs and its machine stay in the archive."""
+    """What an earlier run found: its choice, answers, and fingerprints of the models that gave them. Models that
+    it made and did not ask are gone, and can be made again."""
     if before is None:
         return frozenset()
     with tarfile.open(before) as tar:
-        found = [m for m in tar if m.isfile() and m.name.partition("/")[0] in ("results", "models", CHOICE)]
+        files = [member for member in tar if member.isfile()]
+        asked = {f"models/{m.name.split('/')[1]}.json" for m in files if m.name.startswith("results/")}
+        found = [m for m in files if m.name.startswith("results/") or m.name in {CHOICE, *asked}]
         tar.extractall(folder, found, filter="data")
     return frozenset(member.name for member in found)
 

@@ -121,16 +121,25 @@ def test_what_an_earlier_run_found_stands_and_is_not_packed_again(tmp_path: Path
             (bench.folder / name).parent.mkdir(parents=True, exist_ok=True)
             (bench.folder / name).write_text(bench.folder.name)
 
-    write(first, CHOICE, "facts.json", "logs/run.log", "results/packaged/regular.npz", "models/a.0.json")
+    write(
+        first,
+        CHOICE,
+        "facts.json",
+        "logs/run.log",
+        "results/a.0/regular.npz",
+        "models/a.0.json",
+        "models/b.1.json",
+    )
     ladder.pack(first, argparse.Namespace(out=tmp_path / "one", old=frozenset()))
     before = tmp_path / "one" / "ladder.tar.xz"
     old = ladder.unpack(before, second.folder)
     assert (second.folder / CHOICE).read_text() == "first"
-    assert not (second.folder / "facts.json").exists()
-    write(second, "facts.json", "results/packaged/cai.npz", "where/packaged/scenes.gz", "models/b.1/model.bin")
-    write(second, "models/b.1.json", "results/packaged/vcd.npz.part")
+    there = {str(path.relative_to(second.folder)) for path in second.folder.rglob("*") if path.is_file()}
+    assert there == {CHOICE, "results/a.0/regular.npz", "models/a.0.json"} == old
+    write(second, "facts.json", "results/a.0/cai.npz", "where/a.0/scenes.gz", "models/b.1/model.bin")
+    write(second, "models/b.1.json", "results/a.0/vcd.npz.part")
     ladder.pack(second, argparse.Namespace(out=tmp_path / "two", old=old))
     with tarfile.open(tmp_path / "two" / "ladder.tar.xz") as packed:
         assert set(packed.getnames()) == {
-            "facts.json", "results/packaged/cai.npz", "where/packaged/scenes.gz", "models/b.1.json",
+            "facts.json", "results/a.0/cai.npz", "where/a.0/scenes.gz", "models/b.1.json",
         }  # fmt: skip
