@@ -12,7 +12,7 @@ from results import SCENES, captions, tokenizer, write
 from ladder import measures, page, predicting
 from ladder.rungs import RUNGS, kind_of
 from ladder.stand_in import choose
-from ladder.summary import summary
+from ladder.summary import from_answers, summary
 from seewhen.scenes import dataset
 from seewhen.scenes.world import CATEGORIES
 
@@ -120,6 +120,34 @@ def test_a_method_that_refused_is_left_out(found: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "confirm.npz", refused=np.array("too few objects"))
     assert measures.Answered.read(tmp_path / "confirm.npz", "confirm") is None
     assert "confirm" not in summary(found, replicates=50)[0]["effects"]
+
+
+def test_what_the_answers_tell_stands_in_for_a_look(tmp_path: Path) -> None:
+    """By hand: areas as shares of pairs in order, perplexity and entropy over the tokens that were written."""
+    write(tmp_path, "a.0", {"regular": 1.5}, divergence=0.3, seed=3)
+    (tmp_path / "results" / "a.0" / "diagnostics.json").unlink()
+    told = from_answers(tmp_path, "a.0")
+    with np.load(tmp_path / "results" / "a.0" / "regular.npz") as kept:
+        words, sure, doubt, no = (kept[n] for n in ("greedy", "greedy_logprob", "greedy_entropy", "no"))
+    with np.load(tmp_path / "results" / "a.0" / "asked.npz") as kept:
+        odds = kept["odds"]
+    scenes = dataset("shifted", SCENES, seed=measures.TEST)
+    truth = np.array([[name in scene.names for name in CATEGORIES] for scene in scenes])
+    in_order = odds[truth][:, None] > odds[~truth][None]
+    assert told["asked_auroc"] == pytest.approx(in_order.mean())
+    written = words != tokenizer().pad_token_id
+    assert told["perplexity_with"] == pytest.approx(np.exp(-sure[written].mean()))
+    assert told["entropy_with"] == pytest.approx(doubt[written].mean())
+    first = measures.believed(tmp_path, "a.0", "greedy")
+    assert told["invented"] == pytest.approx(1 - first.true[first.said].mean()) and 0 < told["invented"] < 1
+    good, bad = (first.doubt["entropy"][first.said & each] for each in (first.true, ~first.true))
+    assert told["entropy_auroc"] == pytest.approx((good[:, None] < bad[None]).mean())
+    there = np.array([each.there for each in measures.questions(scenes)])
+    tenths = [np.floor((1 - no) * 10) == tenth for tenth in range(10)]
+    apart = [abs((1 - no)[own].mean() - there[own].mean()) * own.mean() for own in tenths if own.any()]
+    assert told["calibration_error"] == pytest.approx(sum(apart), abs=1e-6)
+    (entry,) = summary(tmp_path, replicates=20)
+    assert {name: entry["diagnostics"][name] for name in told} == {n: round(v, 6) for n, v in told.items()}
 
 
 def test_rungs_are_enough_and_told_apart() -> None:

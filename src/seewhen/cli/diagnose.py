@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from seewhen.runs.diagnosis import Diagnosis
     from seewhen.runs.diagnostics import Diagnostics
     from seewhen.runs.labelled import Labelled
+    from seewhen.runs.ladder import Prediction
     from seewhen.verdicts.ceiling import Ceiling, Estimate, Separation
 
 _LOOKED, _ASKED = 60, 24  # pictures for the diagnostics, and those of them with yes/no questions
@@ -118,11 +119,15 @@ def diagnose(
 
     from seewhen.asking.opening import open_model
     from seewhen.runs.diagnosis import diagnosed
+    from seewhen.runs.diagnostics_wording import foretold
+    from seewhen.runs.ladder import ladder, predictions, scalars
 
     ways = ("greedy", "sampled") if decoding == "both" else (decoding,)
     loaded = open_model(flags.model, flags.loading())
     found = None if photos else diagnosed(material.captions(loaded), images, ways, draws)
     looked = _looked(loaded, images, material, labels=not photos)
+    rungs, like = ladder(), scalars(looked, found)
+    foreseen = predictions(like, rungs)
     if as_json:
         about = {
             "model": model,
@@ -130,9 +135,10 @@ def diagnose(
             "max_new_tokens": material.max_new_tokens,
             "draws": draws,
         }
-        typer.echo(json.dumps({"schema": "seewhen/diagnosis/1", **about, **_plain(found, looked)}, indent=2))
+        plain = _plain(found, looked, foreseen)
+        typer.echo(json.dumps({"schema": "seewhen/diagnosis/1", **about, **plain}, indent=2))
     else:
-        typer.echo("\n".join(_words(found, looked)))
+        typer.echo("\n".join([*_words(found, looked), *foretold(foreseen, rungs, like)]))
 
 
 def _own(photos: list[str], material: MaterialFlags) -> list[Labelled]:
@@ -166,10 +172,7 @@ def _looked(loaded: Loaded, images: list[Labelled], material: MaterialFlags, lab
         )
 
 
-def _plain(found: Diagnosis | None, looked: Diagnostics) -> dict[str, Any]:
-    from seewhen.runs.ladder import ladder, predictions, scalars
-
-    foreseen = predictions(scalars(looked, found), ladder())
+def _plain(found: Diagnosis | None, looked: Diagnostics, foreseen: list[Prediction]) -> dict[str, Any]:
     ceilings = {} if found is None else found.to_json()
     return {
         **ceilings,
@@ -180,15 +183,12 @@ def _plain(found: Diagnosis | None, looked: Diagnostics) -> dict[str, Any]:
 
 def _words(found: Diagnosis | None, looked: Diagnostics) -> Iterator[str]:
     from seewhen.runs import diagnostics_wording as wording
-    from seewhen.runs.ladder import ladder, predictions, scalars
 
     if found is None:
         yield "recoverable share: it takes labelled pictures (drawn scenes, --data) and is not measured here"
     else:
         yield from told(found)
     yield from wording.told(looked)
-    rungs, model = ladder(), scalars(looked, found)
-    yield from wording.foretold(predictions(model, rungs), rungs, model)
 
 
 def told(found: Diagnosis) -> Iterator[str]:
