@@ -11,6 +11,7 @@ import argparse
 import gzip
 import json
 import time
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -20,6 +21,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from confirm.grouped_attention import use_grouped
 from confirm.kept_prompts import KeptPrompts
 from confirm.material import QUESTION, Item, photographs, scenes
 from confirm.settings import WORD_LEVEL, Run, everything, fit, needs
@@ -58,6 +60,8 @@ class Writer:
 
         name = "photo" if model == "photo" else "packaged"
         self.model, self.processor = seewhen.load(name, device=device, dtype="float32")
+        if self.model.device.type == "cuda":
+            use_grouped()
         self.batch, self.prompt = batch, chat_prompt(self.processor, QUESTION, 1)
         self.kept = KeptPrompts(self.model)
 
@@ -189,13 +193,28 @@ def work(given: argparse.Namespace, model: str, todo: Sequence[Run | str]) -> No
 
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    writer = Writer(model, given.batch, given.device)
+    writer, failed = Writer(model, given.batch, given.device), set[Run | str]()
     while time.time() < given.until:
-        left = [run for run in todo if not _path(given.out, run).exists()]
+        left = [run for run in todo if run not in failed and not _path(given.out, run).exists()]
         if not left:
             return
-        if not any(_made(given, writer, run) for run in left if _ready(given, run)):
-            time.sleep(0.5)  # others are at it
+        try:
+            if not any(_made(given, writer, run) for run in left if _ready(given, run)):
+                time.sleep(0.5)  # others are at it
+        except torch.OutOfMemoryError:
+            writer.batch = max(writer.batch // 2, 1)
+            torch.cuda.empty_cache()
+        except Failed as error:  # the other runs are worth making all the same
+            traceback.print_exception(error)
+            failed.add(error.run)
+
+
+class Failed(Exception):
+    """A run that cannot be made."""
+
+    def __init__(self, run: Run | str) -> None:
+        super().__init__(str(run))
+        self.run = run
 
 
 def _path(out: Path, run: Run | str) -> Path:
@@ -210,6 +229,8 @@ def _ready(given: argparse.Namespace, run: Run | str) -> bool:
 
 def _made(given: argparse.Namespace, writer: Writer, run: Run | str) -> bool:
     """Whether it was made now, by us."""
+    import torch
+
     path = _path(given.out, run)
     try:
         with FileLock(given.out / f".{path.name}.lock", blocking=False):
@@ -222,6 +243,10 @@ def _made(given: argparse.Namespace, writer: Writer, run: Run | str) -> bool:
                 writer.write(run, items, path)
     except Timeout:
         return False
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        raise Failed(run) from error
     print(path.name, flush=True)
     return True
 

@@ -102,12 +102,14 @@ def test(model: str) -> list[Run]:
     runs += [Run(part, "regular", seed, temperature=t) for t in COOLER for seed in more] + _runs(
         part, "min-p", more
     )
+    runs += _comes(part, ONE, before="min-p+") + _comes(part, ONE, temperature=0.5)
+    runs += _comes(part, (None, 0), tokens=128)
     for threshold in (-1.0, 2.0, 3.0):
         runs += _asking(part, threshold, (None, 0))
     runs += _verdict(part, 0.0, more) + _verdict(part, -1.0, (1, 2)) + _asking(part, 0.0, (1, 2))
     runs += [Run(part, f"locore:beta={beta}", None) for beta in (0.3, 0.6, 0.9)]
     runs += _runs(part, "cai", (None, 0)) + _verdict(part, 0.0, (None, 0), before="cai+")
-    return runs + _comes(part, FIVE, before="min-p+") + _comes(part, FIVE, temperature=0.5)
+    return runs + _comes(part, more, before="min-p+") + _comes(part, more, temperature=0.5)
 
 
 def ablations(model: str) -> list[Run]:

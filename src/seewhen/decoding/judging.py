@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers.generation import GenerateDecoderOnlyOutput
@@ -72,7 +73,7 @@ class JudgedCall:
         self.session, self.prompt, self.choosing = session, prompt, choosing
         self.stepper, self.judge, self.aside = stepper, judge, aside
         self.rows = [Row() for _ in prompt]
-        self.read: list[list[int]] = prompt.tolist()
+        self.read = prompt.cpu().numpy()
         config, pad = choosing.config, choosing.config._pad_token_tensor
         self.longest = config.max_length - prompt.shape[1]
         self.pad = 0 if pad is None else int(pad)
@@ -155,11 +156,12 @@ class JudgedCall:
         longest = max(len(row.tokens) for row in self.rows)
         if all(len(row.tokens) == longest for row in self.rows):
             return torch.cat([self.prompt, self.prompt.new_tensor([row.tokens for row in self.rows])], dim=1)
-        rows = []
-        for prompt, row in zip(self.read, self.rows, strict=True):
-            missing = [self.pad] * (longest - len(row.tokens))
-            rows.append([*prompt, *row.tokens, *missing] if row.done else [*missing, *prompt, *row.tokens])
-        return self.prompt.new_tensor(rows)
+        ids = np.full((len(self.rows), self.prompt.shape[1] + longest), self.pad)
+        for place, prompt, row in zip(ids, self.read, self.rows, strict=True):
+            start = 0 if row.done else longest - len(row.tokens)
+            place[start : start + len(prompt)] = prompt
+            place[start + len(prompt) : start + len(prompt) + len(row.tokens)] = row.tokens
+        return torch.from_numpy(ids).to(self.prompt.device)
 
     def _rule(self, logits: Tensor, last: bool) -> None:
         running = [not row.done for row in self.rows]

@@ -55,16 +55,13 @@ class Sentences(Judge):
     def logits(self, tokens: Sequence[list[int]], logits: Tensor) -> Tensor:
         """Words of denied objects cannot be chosen. Where a method leaves nothing else, the row is stuck."""
         self.stuck = set()
-        barred = [
-            (row, token)
-            for row, answer in enumerate(self.answers)
-            for token in sorted(self.words.barred(answer.forbidden, tokens[row]))
-        ]
-        if not barred:
+        forbidden = (answer.forbidden for answer in self.answers)
+        barred = [self.words.barred(denied, row) for denied, row in zip(forbidden, tokens, strict=True)]
+        if not any(barred):
             return logits
         allowed = logits.clone()
-        rows, ids = torch.tensor(barred, device=logits.device).T
-        allowed[rows, ids] = -torch.inf
+        rows = sent([row for row, ids in enumerate(barred) for _ in ids], logits.device)
+        allowed[rows, sent([token for ids in barred for token in ids], logits.device)] = -torch.inf
         none = ~allowed.isfinite().any(dim=1)
         self.stuck = {row for row, nothing in enumerate(none.tolist()) if nothing}
         return torch.where(none[:, None], logits, allowed)

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
-from seewhen.verdicts.forbidden import Forbidden
+from seewhen.verdicts.forbidden import Begun, Forbidden
 from seewhen.verdicts.lexicon import Lexicon
 from seewhen.verdicts.questions import YesNo, question
 
+_MOST_BARRED = 4096  # sets of tokens that are kept
 # A piece without one of these ends no sentence.
 _ENDS = frozenset(".!?…。！？\n\"'”’»)]")
 
@@ -28,6 +29,8 @@ class Words:
     image_token_ids: tuple[int, ...] = ()
     _questions: dict[str, list[int]] = field(default_factory=dict)
     _ends: dict[int, bool] = field(default_factory=dict)
+    # The same few for most tokens of an answer: all but the beginning of a forbidden word end alike.
+    _barred: dict[tuple[frozenset[str], Begun], frozenset[int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tokenizer: Any, lexicon: Lexicon, template: str) -> Self:
@@ -69,16 +72,18 @@ class Words:
         images = [place for place, token in enumerate(ids) if token in self.image_token_ids]
         return ids[images[-1] + 1 :] if images else ids
 
-    def barred(self, denied: Collection[str], tokens: Sequence[int]) -> set[int]:
+    def barred(self, denied: Collection[str], tokens: Sequence[int]) -> frozenset[int]:
         """Tokens that would say, or begin, a word of a denied object."""
         if not denied:
-            return set()
-        vocabulary = pieces_of(self.tokenizer)
-        return {
-            token
-            for piece in self.forbidden.pieces(denied, self.text(tokens))
-            for token in vocabulary.get(piece, ())
-        }
+            return frozenset()
+        names = frozenset(denied)
+        key = names, self.forbidden.begun(names, self.text(tokens))
+        if key not in self._barred:
+            vocabulary, pieces = pieces_of(self.tokenizer), self.forbidden.following(*key)
+            if len(self._barred) >= _MOST_BARRED:
+                self._barred.clear()
+            self._barred[key] = frozenset(token for piece in pieces for token in vocabulary.get(piece, ()))
+        return self._barred[key]
 
 
 _PIECES: WeakKeyDictionary[Any, dict[str, list[int]]] = WeakKeyDictionary()

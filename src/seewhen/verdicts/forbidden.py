@@ -22,6 +22,9 @@ MOST_SPELLINGS = 400  # of one object: "person" has dozens of synonyms
 
 # How an object's words may have begun -> what can come next -> other objects with a word that begins so.
 Continued = dict[str, dict[str, frozenset[str]]]
+# How a text ends: whether a word may begin right there (at its start, after a sign), and the beginnings of denied
+# words that it ends with.
+Begun = tuple[bool, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -57,20 +60,33 @@ class Forbidden:
     def _longest(self) -> int:
         return max((len(form) for form, _ in self._all), default=1)
 
+    def begun(self, denied: frozenset[str], before: str) -> Begun:
+        """All of a text that matters for what may not follow it."""
+        near = before.lower()[-self._longest - 1 :]
+        places = range(max(len(near) - self._longest, 0), len(near))
+        starts = (place for place in places if not place or not near[place - 1].isalnum())
+        tails = (near[place:] for place in starts)
+        words = tuple(tail for tail in tails if any(tail in self._after(name) for name in denied))
+        return not near or not near[-1].isalnum(), words
+
     def pieces(self, denied: Collection[str], before: str) -> set[str]:
         """What may not follow the text `before`, in small letters: with it a word of a denied object would be
         complete, or begun as no other object's word begins."""
-        names, text, found = frozenset(denied), before.lower(), set[str]()
-        begins = range(max(len(text) - self._longest, 0), len(text))
-        tails = [text[place:] for place in begins if not place or not text[place - 1].isalnum()]
-        for name in names:
+        names = frozenset(denied)
+        return self.following(names, self.begun(names, before))
+
+    def following(self, denied: frozenset[str], begun: Begun) -> set[str]:
+        """The same for any text with these ends."""
+        fresh, words = begun
+        found = set[str]()
+        for name in denied:
             continued = self._after(name)
-            first = _unshared(continued.get("", {}), names)
+            first = _unshared(continued.get("", {}), denied)
             found.update(f" {piece}" for piece in first)
-            if not text or not text[-1].isalnum():  # at the start, or after a sign
+            if fresh:
                 found.update(first)
-            for tail in tails:
-                found.update(_unshared(continued.get(tail, {}), names))
+            for word in words:
+                found.update(_unshared(continued.get(word, {}), denied))
         return found
 
     def _after(self, name: str) -> Continued:
