@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +30,24 @@ def model_inputs(
     model: Any, processor: Any, images: Sequence[Sequence[Picture]], prompts: Sequence[str]
 ) -> dict[str, Any]:
     """Processor outputs for a batch of finished prompts, on the model's device and in its dtype."""
+    return on_device(model, host_inputs(model, processor, images, prompts))
+
+
+def on_device(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The same where the model is. What lies in pinned memory is on its way when this returns."""
+    move = {name: value for name, value in inputs.items() if hasattr(value, "to")}
+    return {**inputs, **{name: value.to(model.device, non_blocking=True) for name, value in move.items()}}
+
+
+def host_inputs(
+    model: Any, processor: Any, images: Sequence[Sequence[Picture]], prompts: Sequence[str]
+) -> dict[str, Any]:
+    """Processor outputs for a batch of finished prompts in the model's dtype, where the processor leaves them."""
     distinct = {id(picture): picture for row in images for picture in row}
     ready = {key: open_image(picture) for key, picture in distinct.items()}
     opened = [[ready[id(picture)] for picture in row] for row in images]
     pictures: Any = opened if any(opened) else None
     prepare = once_per_picture(processor, opened)
     batch = prepare(images=pictures, text=list(prompts), return_tensors="pt", padding=True)
-    moved = {}
-    for name, value in batch.items():
-        if hasattr(value, "to"):
-            value = value.to(model.device)
-            value = value.to(model.dtype) if value.is_floating_point() else value
-        moved[name] = value
-    return moved
+    floats = {n: value for n, value in batch.items() if hasattr(value, "to") and value.is_floating_point()}
+    return {**batch, **{name: value.to(model.dtype) for name, value in floats.items()}}

@@ -21,6 +21,7 @@ from seewhen.server.decoding import Decoder
 from seewhen.server.failures import ApiError
 from seewhen.server.jobs import Failed, Job
 from seewhen.server.limits import MIB, Limits
+from seewhen.server.preparing import together
 
 Failure = Callable[[Exception, Sequence[Job]], ApiError]  # what jobs are told of an error
 
@@ -115,7 +116,7 @@ class Company:
         """The prompts of jobs of one method, as many as are not refused; None if all are."""
         if not jobs:
             return None
-        inputs = self.decoder.inputs(jobs)
+        inputs = self._inputs(jobs)
         lengths = [int(n) for n in inputs["attention_mask"].sum(dim=1)]
         too_long = [job for job, n in zip(jobs, lengths, strict=True) if n >= self.decoder.context]
         for job in too_long:
@@ -125,6 +126,13 @@ class Company:
         images = int(self.decoder.backbone.image_mask(inputs["input_ids"]).sum(dim=1).max())
         most = max(n + min(job.max_tokens, self.decoder.context - n) for job, n in zip(jobs, lengths, strict=True))
         return Prompt(tuple(jobs), inputs, tuple(lengths), images, most)
+
+    def _inputs(self, jobs: Sequence[Job]) -> dict[str, Any]:
+        """As prepared while they waited; pictures of several forms go to the processor together."""
+        parts = [None if job.prepared is None else job.prepared.result() for job in jobs]
+        ready = [part for part in parts if part is not None]
+        found = together(ready, self.decoder.pad or 0) if len(ready) == len(jobs) else None
+        return self.decoder.inputs(jobs) if found is None else found
 
     def room(self, job: Job) -> int:
         """How many answers of its method may come, as far as is known before its prompt is."""

@@ -16,7 +16,6 @@ from transformers import LogitsProcessorList, StoppingCriteriaList
 from seewhen.asking.asker import Asker, Question
 from seewhen.asking.attach import attach
 from seewhen.asking.handle import Handle
-from seewhen.asking.memory import is_out_of_memory
 from seewhen.backbones.grids import image_grids
 from seewhen.backbones.loading import Loaded
 from seewhen.decoding.method import Method
@@ -29,6 +28,7 @@ from seewhen.server.failures import ApiError
 from seewhen.server.jobs import Failed, Job
 from seewhen.server.limits import Limits
 from seewhen.server.metrics import Metrics
+from seewhen.server.preparing import processing
 from seewhen.server.sampling import Choosers
 from seewhen.server.watching import Over, Settled, Steps, Watch
 from seewhen.showing.viewer.payload import packed
@@ -86,16 +86,8 @@ class Decoder:
 
     def inputs(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """What `generate` takes, a row for each job."""
-        try:
+        with processing():
             return self.asker.inputs([Question(job.prompt, job.images) for job in jobs])
-        except SeewhenError:
-            raise
-        except Exception as error:  # processors refuse in their own ways, a StopIteration among them
-            if is_out_of_memory(error):
-                raise
-            raise Unprocessable(
-                "The model's processor refused the prompt.", "Check the number and shape of the images."
-            ) from error
 
     def _judges(self, job: Job) -> bool:
         return not job.alone and job.method.parts(self.backbone).judge is not None
@@ -119,10 +111,6 @@ def _unlogged() -> ApiError:
         "Leave it out.",
         param="logprobs",
     )
-
-
-class Unprocessable(SeewhenError):
-    """A prompt that the model's processor cannot take."""
 
 
 class Run(Answers):

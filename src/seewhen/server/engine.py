@@ -21,6 +21,7 @@ from seewhen.server.failures import ApiError, internal, not_ready, shutting_down
 from seewhen.server.jobs import Failed, Job
 from seewhen.server.limits import Limits
 from seewhen.server.metrics import Metrics
+from seewhen.server.preparing import Preparing
 from seewhen.server.prompting import Prompter
 from seewhen.server.sharing import rides
 from seewhen.verdicts.shipped import shipped_name
@@ -39,6 +40,7 @@ class Engine:
         self.decoder = Decoder(loaded, limits, metrics)
         self.company = Company(self.decoder, limits, fast)
         self.prompter = Prompter(self.decoder.processor)
+        self._preparing = Preparing(self.decoder.model, self.decoder.processor, name)
         self._metrics = metrics
         self._queue: deque[Job] = deque()
         self._running: Sequence[Job] = ()
@@ -93,6 +95,10 @@ class Engine:
         with self._ready:
             self.check(job.weight)
             self._queue.append(job)
+        self._preparing.begin(job, self.company.takes, self._wake)
+
+    def _wake(self) -> None:
+        with self._ready:
             self._ready.notify()
 
     def cancel(self, job: Job) -> None:
@@ -132,6 +138,7 @@ class Engine:
                 left, self._queue = [*self._running, *waiting, *self.company.jobs, *self._queue], deque()
             for job in left:
                 job.post(Failed(not_ready(self.name)))
+            self._preparing.close()
             self.company.clear()  # the model is as it was
 
     def _next(self) -> bool:
@@ -139,18 +146,18 @@ class Engine:
         False when there is nothing left to do for ever."""
         with self._ready:
             while True:
-                idle = not self._queue
-                while not self._queue and self._door is None and not self.company.busy:
-                    if self._closing:
+                idle = self._first is None
+                while self._first is None and self._door is None and not self.company.busy:
+                    if self._closing and not self._queue:
                         return False
                     self._ready.wait()
                 self._drop_late()
-                if self._queue and self._door is None:
-                    if self.company.takes(self._queue[0]):
-                        self._running = self._together()
+                if self._door is None and (first := self._first) is not None:
+                    if self.company.takes(first):
+                        self._running = self._together(first)
                     else:
                         self._wait_for_others(idle)
-                        self._running = self._take() if self._queue else ()
+                        self._running = self._take() if self._first else ()
                 if self._running or self._door is not None or self.company.busy:
                     return True
 
@@ -197,14 +204,19 @@ class Engine:
             self._singly.update(job.id for job in jobs)
             self._queue.extendleft(reversed(jobs))
 
-    def _together(self) -> list[Job]:
-        """The oldest job, and those of its method whose prompts are read with it; as many as there is room for."""
-        first = self._queue[0]
+    @property
+    def _first(self) -> Job | None:
+        """The oldest job that is ready."""
+        return next((job for job in self._queue if job.ready), None)
+
+    def _together(self, first: Job) -> list[Job]:
+        """A job, and those of its method whose prompts are read with it; as many as there is room for."""
         most = 1 if first.id in self._singly else self.limits.read_together
         self._singly.discard(first.id)
         batch, room = [first], self.company.room(first) - first.n
         for job in self._queue:
-            fitting = job is not first and job.fingerprint == first.fingerprint and job.n <= room
+            alike = job is not first and job.fingerprint == first.fingerprint
+            fitting = alike and job.ready and job.n <= room
             if fitting and len(batch) < most and job.id not in self._singly and self.company.takes(job):
                 batch.append(job)
                 room -= job.n
@@ -232,7 +244,8 @@ class Engine:
     def _take(self) -> list[Job]:
         """The oldest job and those that may share its batch, of similar length first: a batch lasts as long as its
         longest answer."""
-        first = self._queue[0]
+        first = self._first
+        assert first is not None
         others = self._partners(first)
         others.sort(key=lambda job: abs(job.max_tokens.bit_length() - first.max_tokens.bit_length()))
         batch, rows = [first], first.n

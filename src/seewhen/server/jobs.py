@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,6 +98,13 @@ class Job:
     stream: bool = False
     cancelled: bool = False
     started: bool = field(default=False, init=False)
+    # What the model reads, when it is ready; of None where it is prepared with its batch.
+    prepared: Future[dict[str, Any] | None] | None = field(default=None, init=False)
+
+    @property
+    def ready(self) -> bool:
+        """Whether its prompt is prepared, or will be with its batch."""
+        return self.prepared is None or self.prepared.done()
 
     @property
     def alone(self) -> bool:

@@ -19,6 +19,7 @@ from torch import Tensor
 from seewhen.decoding.fast.slots import Choice, Slots, Storage
 from seewhen.decoding.fast.tape import LAG
 from seewhen.decoding.kernels.capturing import turn
+from seewhen.decoding.sending import sent
 from seewhen.equations.drawing import drawn, keys_at
 
 if TYPE_CHECKING:
@@ -38,9 +39,10 @@ class Seat:
     notes: tuple[str, ...] = ()
     runners: int | None = None  # how many of the likeliest tokens are reported with each; None: nothing
     bias: Mapping[int, float] = field(default_factory=dict)  # added to the scores of tokens
+    added: tuple[Tensor, Tensor] | None = None  # the same on the device: tokens and what is added
     slot: int = 0
-    first: int = 0  # where the records of its first token are
     made: int = 0  # tokens chosen so far, of which the host may not have read the last
+    opened: list[bool] = field(default_factory=list)  # at which of the tokens that were read some gate was open
     gone: bool = False
 
     @property
@@ -71,15 +73,17 @@ class _Posted:
     """What one step has chosen, on its way to the host."""
 
     seats: tuple[Seat | None, ...]
-    tokens: Tensor
+    tokens: Tensor  # (rows,), or (2, rows) with whether some gate was open
     likely: dict[int, tuple[Tensor, Tensor, Tensor]]  # by row: log-probability, likeliest tokens, theirs
     arrived: Any
 
     def read(self) -> Iterator[Token]:
         if self.arrived is not None:
             self.arrived.synchronize()
-        for row, (seat, token) in enumerate(zip(self.seats, self.tokens.tolist(), strict=True)):
+        tokens, *opened = self.tokens.view(-1, len(self.seats)).tolist()
+        for row, (seat, token) in enumerate(zip(self.seats, tokens, strict=True)):
             if seat is not None and not seat.gone:
+                seat.opened += [bool(of_rows[row]) for of_rows in opened]
                 likely = None
                 if row in self.likely:
                     chosen, ids, values = self.likely[row]
@@ -137,14 +141,14 @@ class Lane:
         if None not in self.seats:
             self._change(next(width for width in self.widths if width > self.busy))
         slot = self.seats.index(None)
-        seat.slot, seat.first, seat.prompt, seat.notes = slot, self._record, read.length(row), read.notes
+        seat.slot, seat.prompt, seat.notes = slot, read.length(row), read.notes
         self.seats[slot] = seat
         with turn(self.slots.device):
             self.slots.put(read, row, slot, seat.choice, self._record)
             logits = read.logits[row : row + 1]
             chosen = self._chosen(logits, [slot], (seat,))
             self.slots.buffers.token[slot] = chosen
-            self._post(chosen, logits, (seat,))
+            self._post(chosen, logits, (seat,), slot)
 
     @torch.inference_mode()
     def leave(self, seat: Seat) -> None:
@@ -183,18 +187,18 @@ class Lane:
 
     def fired(self, seat: Seat, tokens: int) -> int | None:
         """At how many of the first tokens of an answer some gate was open; None where the method has none."""
-        records = self.slots.sequence.recorder
-        gate = records.buffers.get("gate")
-        if gate is None:
-            return None
-        opened = gate[:, seat.slot].any(dim=-1).tolist()
-        return sum(opened[(seat.first + number) % records.capacity] for number in range(tokens))
+        return None if self._gate is None else sum(seat.opened[:tokens])
 
     # -- inside ------------------------------------------------------------------------------------------
 
     @property
     def _lag(self) -> int:
         return LAG if self.slots.device.type == "cuda" else 0
+
+    @property
+    def _gate(self) -> Tensor | None:
+        """(records, slots, layers): which gates were open."""
+        return self.slots.sequence.recorder.buffers.get("gate")
 
     def _step_for(self, width: int, like: Read) -> Slots:
         if width not in self.steps:
@@ -221,11 +225,14 @@ class Lane:
     def _chosen(self, logits: Tensor, slots: list[int], seats: Sequence[Seat | None]) -> Tensor:
         """Tokens (rows,) for logits (rows, vocabulary) of these slots."""
         scores = logits
-        biased = [(row, seat.bias) for row, seat in enumerate(seats) if seat is not None and seat.bias]
+        biased = [(row, seat) for row, seat in enumerate(seats) if seat is not None and seat.bias]
         if biased:
             scores = scores.clone()
-        for row, bias in biased:
-            scores[row, list(bias)] += torch.tensor(list(bias.values()), device=scores.device)
+        for row, seat in biased:
+            if seat.added is None:
+                both = (list(seat.bias), [float(value) for value in seat.bias.values()])
+                seat.added = (sent(both[0], scores.device), sent(both[1], scores.device))
+            scores[row].index_add_(0, *seat.added)
         if any(seat is not None and seat.choice.temperature > 0 for seat in seats):
             first, last = slots[0], slots[-1] + 1
             own = {name: values[first:last] for name, values in self.slots.draws.items()}
@@ -233,7 +240,10 @@ class Lane:
             scores = drawn(scores, keys=keys, **own)
         return scores.argmax(dim=-1)
 
-    def _post(self, tokens: Tensor, logits: Tensor, seats: tuple[Seat | None, ...]) -> None:
+    def _post(
+        self, tokens: Tensor, logits: Tensor, seats: tuple[Seat | None, ...], first: int = 0
+    ) -> None:
+        """Send tokens of the slots from `first` on to the host."""
         likely: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         for row, seat in enumerate(seats):
             if seat is None:
@@ -247,6 +257,9 @@ class Lane:
                 chosen = chances.gather(0, tokens[row : row + 1])[0]
                 likely[row] = (_hosted(chosen), _hosted(best.indices), _hosted(best.values))
         arrived = None
+        if self._gate is not None:  # with the tokens: asking later would wait for all steps that are queued
+            opened = self._gate[self._record, first : first + len(tokens)].any(dim=-1)
+            tokens = torch.stack([tokens, opened.to(tokens.dtype)])
         copy = _hosted(tokens)
         if tokens.is_cuda:
             arrived = torch.cuda.Event()

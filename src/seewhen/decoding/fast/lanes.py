@@ -11,7 +11,9 @@ import torch
 from transformers import StaticCache
 from transformers.cache_utils import StaticLayer
 
+from seewhen.backbones.prompts import on_device
 from seewhen.decoding.fast import Fast, FastDecoding, quickened, resolve
+from seewhen.decoding.fast.beside import Beside
 from seewhen.decoding.fast.lane import Lane, Seat, Token
 from seewhen.decoding.fast.prompts import Tower
 from seewhen.decoding.fast.reading import Read, Reader
@@ -59,6 +61,7 @@ class Lanes:
         self.lanes: dict[tuple[str, int, int], Lane] = {}  # by method, columns, image tokens; oldest use first
         self._sessions: dict[str, _Method] = {}
         self._tower = Tower()
+        self._beside = Beside(backbone.head.weight.device)
         self._placed = ExitStack()
         self._session: Session | None = None
 
@@ -105,14 +108,15 @@ class Lanes:
     def join(
         self, method: Method, inputs: Mapping[str, Any], columns: int, seats: Sequence[Sequence[Seat]]
     ) -> Lane:
-        """Read prompts (as for `generate`) and let the answers of each row join; with its answer none has more
-        than `columns` columns."""
+        """Read prompts (as for `generate`; best where the host can look at them) and let the answers of each row
+        join; with its answer none has more than `columns` columns."""
         images = int(self.backbone.image_mask(inputs["input_ids"]).sum(dim=1).max())
         own = self._session_of(method)
         lane = self._lane(method, columns, images)
         own.session.image_room = _image_room(images) if lane is None else lane.image_room
         self._place(own)
-        found = own.reader.read(self.model, inputs)
+        with self._beside.reading():
+            found = own.reader.read(self.model, on_device(self.model, inputs))
         if lane is None:
             lane = self._make(method, found, columns, images)
         try:
@@ -123,6 +127,7 @@ class Lanes:
             for seat in [seat for answers in seats for seat in answers if seat in lane.seats]:
                 lane.leave(seat)
             raise
+        self._beside.taken()
         return lane
 
     def _make(self, method: Method, like: Read, columns: int, images: int) -> Lane:
@@ -183,6 +188,7 @@ class Lanes:
         """One step of a lane; the tokens that have come to the host."""
         if not lane.captured:  # it runs as it is, or is captured now: with its hooks
             self._place(self._session_of(lane.session.method))
+            self._beside.in_turn()
         lane.advance()
         return lane.arrived()
 
@@ -217,6 +223,7 @@ class Lanes:
     def clear(self) -> None:
         """Take everything off the model. Lanes go on later."""
         self._session = None
+        self._beside.in_turn()
         self._placed.close()
 
 

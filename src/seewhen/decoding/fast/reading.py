@@ -56,6 +56,7 @@ class Reader:
     def read(self, model: Any, inputs: Mapping[str, Any]) -> Read:
         """Read the prompts of `inputs`, as for `generate`. What is found is good until the next is read."""
         found: dict[str, Any] = {}
+        left = _left(inputs.get("attention_mask"))  # asked for now, when nothing is queued that would be waited for
 
         def loop(model: Any, input_ids: Tensor, generation_config: Any = None, **kwargs: Any) -> Tensor:
             for name in ("logits_processor", "stopping_criteria"):
@@ -74,7 +75,7 @@ class Reader:
             step = one_token(model.prepare_inputs_for_generation(ids, next_sequence_length=1, **kwargs))
         cache = kwargs["past_key_values"]
         constants = {name: value for name, value in step.items() if name not in LIVE}
-        padding = _padding(sequence, inputs.get("attention_mask"))
+        padding = _padding(sequence, left)
         notes = tuple(call.notes)
         return Read(model, sequence, cache, found["logits"], step.get("position_ids"), constants, padding, notes)
 
@@ -90,14 +91,22 @@ class Reader:
         return found
 
 
-def _padding(sequence: Sequence, mask: Any) -> tuple[int, ...]:
-    """Columns on the left that a row, with its branches, does not use."""
+def _padding(sequence: Sequence, left: tuple[int, tuple[int, ...]] | None) -> tuple[int, ...]:
+    """Columns on the left that a row, with its branches, does not use. `left` is what the mask of the prompts says:
+    its columns, and those of each row in which nothing lies."""
     if sequence.rows == 1 and not sequence.widened:
         return (0,)
     if sequence.hidden is not None:
-        empty = sequence.hidden.view(1 + sequence.branches, sequence.rows, -1).all(dim=0)
-    elif isinstance(mask, Tensor) and mask.shape[1] == sequence.prompt_length:
-        empty = ~mask.bool()
-    else:
+        return _first(~sequence.hidden.view(1 + sequence.branches, sequence.rows, -1).all(dim=0))
+    if left is None or left[0] != sequence.prompt_length:
         raise UnsupportedMode("These prompts cannot be read together.", "Read them one by one.")
-    return tuple((~empty).to(torch.uint8).argmax(dim=1).tolist())
+    return left[1]
+
+
+def _left(mask: Any) -> tuple[int, tuple[int, ...]] | None:
+    return (mask.shape[1], _first(mask.bool())) if isinstance(mask, Tensor) and len(mask) > 1 else None
+
+
+def _first(used: Tensor) -> tuple[int, ...]:
+    """The first column of each row that is used."""
+    return tuple(used.to(torch.uint8).argmax(dim=1).tolist())

@@ -42,8 +42,11 @@ def captured_graph(
     warning tells of what is `named`. Graphs of one `pool` share the memory of what they need while they run."""
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
+    # What runs beside steps is captured in its own queue: matrix products of one queue share their working memory.
+    here = torch.cuda.current_stream()
+    queue = None if here == torch.cuda.default_stream() else here
     try:
-        with garbage_waits(), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        with garbage_waits(), torch.cuda.graph(graph, pool, queue, capture_error_mode="thread_local"):
             step()
     except RuntimeError as error:  # a module waits for the device: experts chosen on the host, some quantisations
         if named:
