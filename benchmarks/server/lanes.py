@@ -1,22 +1,26 @@
 """The server with captured steps beside the server without them and beside bare loops: one run, one model.
 
-    python benchmarks/server/lanes.py --shape llava-1.5-7b --clients 1,8,32 --out lanes.json
+    python benchmarks/server/lanes.py --shape llava-1.5-7b --clients 1,32 --out lanes.json
 
 `http` is the real server, asked by a process of its own: `graph` joins captured steps, `off` has none.
-`lanes` are the same steps without a server. `generate` is one call on a whole batch: the most there is to gain.
-Clients ask again as soon as they are answered, each with a prompt of its own.
+`lanes` are the same steps without a server: prompts read `beside` queued steps, or `in turn`. `generate` is one
+call on a whole batch: the most there is to gain, with its prompts (`tokens_per_second`) and of its steps alone.
+Clients ask again as soon as they are answered, each with a prompt of its own; what is counted is a span of time in
+which all of them do. `where` tells what the server's inference thread did meanwhile.
 Each part is written to the result when it is done, in the order of its worth; `--seconds` ends it.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import gc
 import importlib.util
 import json
 import platform
 import statistics
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -27,6 +31,7 @@ import torch
 
 from seewhen.asking.attach import Attachment
 from seewhen.backbones.backbone import Backbone
+from seewhen.backbones.prompts import on_device
 from seewhen.backbones.shapes import random_inputs, random_model, shape_config
 from seewhen.decoding.fast.lane import Seat
 from seewhen.decoding.fast.lanes import Lanes
@@ -45,14 +50,48 @@ class Client:
     """Asks one prompt after the other."""
 
     number: int
-    answers: int
     asked: float = 0.0
+    began: float = 0.0
+    tokens: int = 0
+
+
+@dataclass
+class Window:
+    """What is seen of all clients in a span of time, after some that is not counted."""
+
+    opens: float
+    closes: float
     tokens: int = 0
     first: list[float] = field(default_factory=list)  # seconds to the first token
     each: list[float] = field(default_factory=list)  # seconds per token after it
-    began: float = 0.0
-    done: int = 0
-    last: float = 0.0
+
+    @classmethod
+    def after(cls, warm: float, seconds: float) -> Window:
+        """One that opens `warm` seconds from now."""
+        now = time.perf_counter()
+        return cls(now + warm, now + warm + seconds)
+
+    def told(self) -> dict[str, Any]:
+        """In numbers."""
+        first = sorted(self.first)
+        return {
+            "answers": len(first),
+            "seconds": self.closes - self.opens,
+            "tokens_per_second": self.tokens / (self.closes - self.opens),
+            "ms_per_token": 1000 * statistics.median(self.each) if self.each else None,
+            "first_token_ms": _times(first),
+        }
+
+
+def _times(seconds: list[float]) -> dict[str, float] | None:
+    if not seconds:
+        return None
+    milli = [1000 * value for value in sorted(seconds)]
+    return {"median": statistics.median(milli), "p95": milli[int(0.95 * (len(milli) - 1))], "most": milli[-1]}
+
+
+_STARTING = 0.8  # seconds that the clients' process takes to begin
+_STEPS = 4  # that are queued when a prompt is read: as many as the device may be ahead
 
 
 class Bench:
@@ -66,9 +105,9 @@ class Bench:
         self.model = random_model(config, device=device, dtype=dtype)
         self.backbone = Backbone.of(self.model)
         # Pictures and words of each client are its own; lengths are alike, so that all ways do the same work.
-        self.prompts = [
-            random_inputs(config, device=device, dtype=dtype, seed=seed) for seed in range(max(options.clients))
-        ]
+        self.prompts = [random_inputs(config, dtype=dtype, seed=seed) for seed in range(max(options.clients))]
+        if device == "cuda":
+            self.prompts = [{name: v.pin_memory() for name, v in prompt.items()} for prompt in self.prompts]
         self.end = time.monotonic() + options.seconds
         self.result: dict[str, Any] = {
             "command": " ".join(["python", "benchmarks/server/lanes.py", *map(_name, sys.argv[1:])]),
@@ -90,7 +129,7 @@ class Bench:
     def batch(self, rows: int) -> dict[str, Any]:
         """The prompts of `rows` clients as one batch."""
         some = self.prompts[:rows]
-        return {name: torch.cat([prompt[name] for prompt in some]) for name in some[0]}
+        return on_device(self.model, {name: torch.cat([prompt[name] for prompt in some]) for name in some[0]})
 
     def bare(self, name: str, rows: int, fast: str, repeats: int) -> None:
         """`generate` on a whole batch: the captured loop, or transformers' own."""
@@ -123,105 +162,116 @@ class Bench:
         del attachment
         gc.collect()
 
-    def http(self, name: str, clients: int, answers: int, fast: str) -> None:
+    def http(self, name: str, clients: int, fast: str, warm: float, seconds: float) -> None:
         """Clients of a real server."""
-        from shaped import asked, served
+        from shaped import Asking, asked, served
+        from watched import watched
 
-        side, words = self.model.config.vision_config.image_size, self._words
-        with served(self.model, name, fast, max(self.options.clients), self.options.tokens) as (url, engine):
+        tokens = self.options.tokens
+        ask = Asking(clients, tokens, self._words, self.model.config.vision_config.image_size, warm, seconds)
+        most, tellers = max(self.options.clients), []
+        with served(self.model, name, fast, most, tokens) as (url, engine), watched(engine) as watch:
             if fast != "off":
-                asked(url, clients, 1, self.options.tokens // 2, words, side)  # captures
-            found = asked(url, clients, answers, self.options.tokens, words, side)
-            captured = [
-                step.captured for lane in engine.company.lanes.lanes.values() for step in lane.steps.values()
-            ]
-        first, each = found["first"], found["each"]
-        self.note(
-            what="http",
-            method=name,
-            way=fast,
-            clients=clients,
-            answers=len(first),
-            seconds=found["seconds"],
-            tokens_per_second=found["tokens"] / found["seconds"],
-            ms_per_token=1000 * statistics.median(each),
-            first_token_ms={
-                "median": 1000 * statistics.median(first),
-                "p95": 1000 * first[int(0.95 * (len(first) - 1))],
-            },
-            captured=sum(captured),
-        )
+                asked(url, dataclasses.replace(ask, tokens=tokens // 2, warm=0.0, seconds=2.0))  # captures
+            where: dict[str, Any] = {}
+            for delay, do in ((warm, watch.reset), (warm + seconds, lambda: where.update(watch.found()))):
+                tellers.append(threading.Timer(delay + _STARTING, do))
+                tellers[-1].start()
+            found = asked(url, ask)
+            for teller in tellers:
+                teller.join()
+            steps = [step for lane in engine.company.lanes.lanes.values() for step in lane.steps.values()]
+        window = Window(0.0, seconds, found["tokens"], found["first"], found["each"])
+        told = {"what": "http", "method": name, "way": fast, "clients": clients, **window.told()}
+        captured = {"captured": sum(step.captured for step in steps), "of": len(steps)}
+        self.note(**told, pieces_per_second=found["pieces"] / seconds, **captured, where=where)
         gc.collect()
 
     @property
     def _words(self) -> int:
         return int(self.prompts[0]["input_ids"].shape[1]) - self._images
 
-    def lanes(self, name: str, clients: int, answers: int) -> None:
-        """Clients that ask one prompt after the other."""
+    def lanes(self, name: str, clients: int, way: str, warm: float, seconds: float) -> None:
+        """Clients of the steps without a server. Prompts are read `beside` steps that are queued, or `in turn`."""
         method = make_method(name)
         lanes = Lanes(self.model, self.backbone, slots=max(self.options.clients), fast="graph")
-        self._ask(lanes, method, clients, 1)  # captures
+        self._ask(lanes, method, clients, way, Window.after(0.0, 1.0))  # captures
         settle()
-        began = time.perf_counter()
-        asked = self._ask(lanes, method, clients, answers)
-        seconds = time.perf_counter() - began
-        first = sorted(value for client in asked for value in client.first)
-        each = [value for client in asked for value in client.each]
+        window = Window.after(warm, seconds)
+        self._ask(lanes, method, clients, way, window)
+        steps = [step for lane in lanes.lanes.values() for step in lane.steps.values()]
         self.note(
             what="lanes",
             method=name,
+            way=way,
             clients=clients,
-            answers=len(first),
-            seconds=seconds,
-            tokens_per_second=sum(client.tokens for client in asked) / seconds,
-            ms_per_token=1000 * statistics.median(each),
-            first_token_ms={
-                "median": 1000 * statistics.median(first),
-                "p95": 1000 * first[int(0.95 * (len(first) - 1))],
-            },
-            captured=all(s.captured for la in lanes.lanes.values() for s in la.steps.values() if s.made > 1),
+            **window.told(),
+            captured=all(step.captured for step in steps if step.made > 1),
             gigabytes=sum(lane.bytes for lane in lanes.lanes.values()) / 1e9,
         )
         lanes.clear()
         del lanes
         gc.collect()
 
-    def _ask(self, lanes: Lanes, method: Any, clients: int, answers: int) -> list[Client]:
-        everybody = [Client(number, answers) for number in range(clients)]
-        # Clients do not come in step: the first answers have different lengths.
-        waiting = list(everybody)
+    def _ask(self, lanes: Lanes, method: Any, clients: int, way: str, window: Window) -> None:
+        waiting = [Client(number, time.perf_counter()) for number in range(clients)]
         seats: dict[Seat, Client] = {}
-        tokens = self.options.tokens
-        for client in waiting:
-            client.asked = time.perf_counter()
-        while waiting or lanes.busy:
-            if waiting and lanes.fits(method, self._columns, self._images, 1):
+        limit = {client.number: self.options.tokens * (1 + client.number) // clients for client in waiting}
+        while (waiting and time.perf_counter() < window.closes) or lanes.busy:
+            open_ = time.perf_counter() < window.closes
+            if waiting and open_ and lanes.fits(method, self._columns, self._images, 1):
                 client = waiting.pop(0)
-                staggered = client.done == 0 and answers > 1
-                wanted = max(tokens * (1 + client.number) // clients, 2) if staggered else tokens
-                seat = Seat(Choice(), wanted, 0)
+                # Clients do not come in step: their first answers have different lengths.
+                seat = Seat(Choice(), max(limit.pop(client.number, self.options.tokens), 2), 0)
                 seats[seat] = client
+                if way == "in turn":
+                    lanes._beside.in_turn()
                 lanes.join(method, self.prompts[client.number], self._columns, [[seat]])
             for lane in lanes.busy:
                 for token in list(lanes.advance(lane)):
                     client, now = seats[token.seat], time.perf_counter()
                     client.tokens += 1
-                    client.last = now
-                    if not client.began:
+                    window.tokens += window.opens <= now < window.closes
+                    if client.tokens == 1:
                         client.began = now
-                        if client.done or answers == 1:
-                            client.first.append(now - client.asked)
-                    token.seat.notes += ("",)
-                    if len(token.seat.notes) == token.seat.limit:
+                    if client.tokens == token.seat.limit:
                         lane.leave(token.seat)
-                        if client.done or answers == 1:
-                            client.each.append((now - client.began) / max(token.seat.limit - 1, 1))
-                        client.done += 1
-                        client.began, client.asked = 0.0, now
-                        if client.done < client.answers:
-                            waiting.append(client)
-        return everybody
+                        if window.opens <= client.asked and now < window.closes:
+                            window.first.append(client.began - client.asked)
+                            window.each.append((now - client.began) / max(client.tokens - 1, 1))
+                        waiting.append(Client(client.number, now))
+
+    def overlap(self, name: str, rows: int) -> None:
+        """A reading, steps, and both at once: how much of the one is hidden behind the other."""
+        method = make_method(name)
+        lanes = Lanes(self.model, self.backbone, slots=rows, fast="graph")
+
+        def join(limit: int = 10_000) -> tuple[Any, Seat]:
+            seat = Seat(Choice(), limit, 0)
+            return lanes.join(method, self.prompts[0], self._columns, [[seat]]), seat
+
+        for _ in range(lanes.widths[-1] - 1):
+            lane, _ = join()
+        found: dict[str, list[float]] = {"reading": [], "steps": [], "in_turn": [], "beside": []}
+        for repeat in range(8):
+            for way, times in found.items():
+                settle()
+                began = time.perf_counter()
+                if way != "reading":
+                    for _ in range(_STEPS):
+                        lane.advance()
+                if way == "in_turn":
+                    lanes._beside.in_turn()
+                if way != "steps":
+                    lane.leave(join()[1])
+                settle()
+                list(lane.arrived())
+                if repeat > 2:
+                    times.append(1000 * (time.perf_counter() - began))
+        medians = {f"ms_{way}": statistics.median(times) for way, times in found.items()}
+        self.note(what="overlap", method=name, rows=lane.busy, steps=_STEPS, **medians)
+        lanes.clear()
+        gc.collect()
 
     @property
     def _columns(self) -> int:
@@ -259,19 +309,21 @@ def main() -> None:
     parser.add_argument("--clients", type=lambda text: [int(n) for n in text.split(",")], default=[1, 8, 32])
     parser.add_argument("--methods", type=lambda text: text.split(","), default=["regular", "cai"])
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--answers", type=int, default=4, help="Of each client.")
+    parser.add_argument("--window", type=float, default=6, help="Seconds that are counted of each part.")
     parser.add_argument("--seconds", type=float, default=150)
     parser.add_argument("--out", type=Path, default=Path("lanes.json"))
     options = parser.parse_args()
     bench = Bench(options)
     most = max(options.clients)
     parts: list[tuple[Any, ...]] = []
+    window = options.window
     for name in options.methods:
-        parts += [(bench.bare, name, 1, "graph", 3), (bench.http, name, 1, options.answers, "graph")]
-        parts += [(bench.bare, name, most, "graph", 2), (bench.http, name, most, options.answers, "graph")]
-        parts += [(bench.http, name, most, 2, "off")]
-    for name in options.methods:
-        parts += [(bench.lanes, name, clients, options.answers) for clients in options.clients]
+        parts += [(bench.bare, name, 1, "graph", 3), (bench.http, name, 1, "graph", window / 4, window / 2)]
+        parts += [(bench.bare, name, most, "graph", 2), (bench.http, name, most, "graph", window / 2, window)]
+        if name == options.methods[0]:
+            parts += [(bench.lanes, name, most, "beside", window / 2, window), (bench.overlap, name, most)]
+            parts += [(bench.lanes, name, most, "in turn", window / 2, window)]
+            parts += [(bench.http, name, most, "off", window, 2 * window)]
     for work, *given in parts:
         if time.monotonic() > bench.end:
             bench.note(what="out of time", left=str(given))

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from typing import Any
 
 _TEMPLATE = (
@@ -73,7 +74,7 @@ def served(model: Any, method: str, fast: str, slots: int, tokens: int) -> Itera
     engine = Engine(MODEL, (model, processor(model.config)), limits, settings.metrics, fast)  # type: ignore[arg-type]
     server = make_server(create_app({MODEL: engine}, settings), "127.0.0.1", 0, "warning")
     taken = socket.create_server(("127.0.0.1", 0))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]}, daemon=True)
+    thread = threading.Thread(target=server.run, name="server", kwargs={"sockets": [taken]}, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.01)
@@ -84,9 +85,21 @@ def served(model: Any, method: str, fast: str, slots: int, tokens: int) -> Itera
         thread.join(60)
 
 
-def asked(url: str, clients: int, answers: int, tokens: int, words: int, side: int) -> dict[str, Any]:
-    """What `clients` in a process of their own measure, `answers` each."""
-    given = {"url": url, "clients": clients, "answers": answers, "tokens": tokens, "words": words, "side": side}
+@dataclass(frozen=True)
+class Asking:
+    """What clients ask, and for how long: they ask again as soon as they are answered."""
+
+    clients: int
+    tokens: int  # of each answer
+    words: int  # of each prompt
+    side: int  # of its picture
+    warm: float  # seconds that are not counted
+    seconds: float  # that are
+
+
+def asked(url: str, asking: Asking, model: str = MODEL) -> dict[str, Any]:
+    """What clients in a process of their own measure."""
+    given = {"url": url, "model": model, **asdict(asking)}
     command = [sys.executable, __file__, *(f"--{name}={value}" for name, value in given.items())]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     if done.returncode:
@@ -104,7 +117,8 @@ def _body(number: int, options: argparse.Namespace) -> dict[str, Any]:
     url = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
     text = " ".join(f"w{100 + (37 * number + k) % 900}" for k in range(options.words))
     content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": text}]
-    return {"model": MODEL, "messages": [{"role": "user", "content": content}], "temperature": 0, "stream": True}
+    messages = [{"role": "user", "content": content}]
+    return {"model": options.model, "messages": messages, "temperature": 0, "stream": True}
 
 
 async def _clients(options: argparse.Namespace) -> dict[str, Any]:
@@ -115,17 +129,18 @@ async def _clients(options: argparse.Namespace) -> dict[str, Any]:
 
     first: list[float] = []
     each: list[float] = []
-    count = 0
+    count = pieces_counted = 0
+    opens = time.perf_counter() + options.warm
+    closes = opens + options.seconds
 
     async def one(number: int, client: Any) -> None:
-        nonlocal count
+        nonlocal count, pieces_counted
         body = _body(number, options)
-        for turn in range(options.answers):
-            # Clients do not come in step: their first answers have different lengths, and are not counted.
-            share = (1 + number) / options.clients if options.answers > 1 and turn == 0 else 1.0
-            tokens = max(int(options.tokens * share), 2)
-            began = time.perf_counter()
-            pieces = 0
+        # Clients do not come in step: their first answers have different lengths.
+        share = (1 + number) / options.clients
+        while (began := time.perf_counter()) < closes:
+            tokens, share = max(int(options.tokens * share), 2), 1.0
+            pieces = words = 0
             async with client.stream(
                 "POST", f"{options.url}/v1/chat/completions", json={**body, "max_tokens": tokens}
             ) as response:
@@ -135,29 +150,35 @@ async def _clients(options: argparse.Namespace) -> dict[str, Any]:
                         continue
                     event = json.loads(line[6:])
                     assert "error" not in event, event
-                    if any(choice["delta"].get("content") for choice in event["choices"]):
+                    text = "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+                    if text.strip():
                         last = time.perf_counter()
                         if not pieces:
-                            started = last
+                            started, begun = last, len(text.split())
                         pieces += 1
-            count += tokens
-            if turn or options.answers == 1:
+                        words += len(text.split())  # a word is a token of this tokenizer
+                        if opens <= last < closes:
+                            count += len(text.split())
+                            pieces_counted += 1
+            if opens <= began and last < closes:
                 first.append(started - began)
-                each.append((last - started) / max(tokens - 1, 1))
+                each.append((last - started) / max(words - begun, 1))
 
     async with httpx.AsyncClient(timeout=280, limits=httpx.Limits(max_connections=options.clients + 1)) as client:
-        began = time.perf_counter()
         await asyncio.gather(*(one(number, client) for number in range(options.clients)))
-        seconds = time.perf_counter() - began
-    return {"seconds": seconds, "tokens": count, "first": sorted(first), "each": sorted(each)}
+    found = {"seconds": options.seconds, "tokens": count, "pieces": pieces_counted}
+    return {**found, "first": sorted(first), "each": sorted(each)}
 
 
 def main() -> None:
     """The clients."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--url", required=True)
-    for name in ("clients", "answers", "tokens", "words", "side"):
+    parser.add_argument("--model", required=True)
+    for name in ("clients", "tokens", "words", "side"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    for name in ("warm", "seconds"):
+        parser.add_argument(f"--{name}", type=float, required=True)
     print(json.dumps(asyncio.run(_clients(parser.parse_args()))))
 
 

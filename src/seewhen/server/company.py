@@ -6,6 +6,7 @@ between two steps of those who are already there. Tokens come back a few steps l
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,8 @@ from seewhen.server.preparing import together
 Failure = Callable[[Exception, Sequence[Job]], ApiError]  # what jobs are told of an error
 
 _MOST_REMEMBERED = 1000  # clients can make up any number of parameters
+_MANY = 8  # answers at once; with more, text is sent
+_PAUSE = 0.03  # seconds apart
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class Joined(Answers):
         self.lane: Lane | None = None
         self.lengths = dict.fromkeys(self.rows, length)
         self._facts: dict[Row, Known] = {}
+        self._unsent: dict[Row, str] = {}
+        self._told: dict[Row, float] = {}  # when
         self.seats = {self._seat(row, decoder.context - length): row for row in self.rows}
 
     def _seat(self, row: Row, room: int) -> Seat:
@@ -72,6 +77,17 @@ class Joined(Answers):
             self._facts[row] = Known(self.lane.fired(seat, len(row.tokens)))
         self.leave(seat)
         super().end(row, text, token)
+
+    def tell(self, row: Row, text: str, token: int | None = None) -> None:
+        """Send what is new; where many are told, in pieces of a few tokens, soon enough for who reads along."""
+        text = self._unsent.pop(row, "") + text
+        now = time.monotonic()
+        crowded = self.lane is not None and self.lane.busy > _MANY
+        if crowded and not row.finished and now - self._told.get(row, 0.0) < _PAUSE:
+            self._unsent[row] = text
+            return
+        self._told[row] = now
+        super().tell(row, text, token)
 
     def leave(self, seat: Seat) -> None:
         """Nobody waits for more."""

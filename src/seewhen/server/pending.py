@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from weakref import WeakKeyDictionary
 
 from PIL import Image
 from pydantic import BaseModel
@@ -17,21 +18,45 @@ from seewhen.server.media import content
 from seewhen.server.settings import Settings
 
 
+class Bell:
+    """Wakes an event loop once for all that was posted since it last looked: a step has tokens for many."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self._rung = loop, False
+        self._came: deque[asyncio.Event] = deque()
+
+    def ring(self, came: asyncio.Event) -> None:
+        """From any thread. After the loop has ended nobody listens any more."""
+        self._came.append(came)
+        if not self._rung:
+            self._rung = True
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._answer)
+
+    def _answer(self) -> None:
+        self._rung = False  # before looking: who comes now rings again
+        while self._came:
+            self._came.popleft().set()
+
+
+_bells: WeakKeyDictionary[asyncio.AbstractEventLoop, Bell] = WeakKeyDictionary()
+
+
 class Mailbox:
     """Carries events from an inference thread to the event loop. Text that lies here is taken in one piece: when
     the loop cannot keep up with all its clients, each gets fewer and longer pieces."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        self._bell = _bells.setdefault(loop, Bell(loop))
         self._events: deque[Event] = deque()
         self._came = asyncio.Event()
 
     def post(self, event: Event) -> None:
-        """From any thread. After the loop has ended nobody listens any more."""
+        """From any thread."""
         self._events.append(event)
         if not self._came.is_set():
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._came.set)
+            self._bell.ring(self._came)
 
     async def take(self) -> Event:
         """The next event; a failure is raised."""
@@ -75,8 +100,8 @@ class Pending:
         """The complete response."""
         raise NotImplementedError
 
-    def chunks(self) -> AsyncIterator[BaseModel]:
-        """The pieces of a streamed response, in order."""
+    def chunks(self) -> AsyncIterator[BaseModel | bytes]:
+        """The pieces of a streamed response, in order; some as the JSON that they are sent as."""
         raise NotImplementedError
 
     async def opened(self, urls: Sequence[str]) -> list[Image.Image]:

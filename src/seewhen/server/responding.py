@@ -73,7 +73,8 @@ async def _events(completion: Pending) -> AsyncIterator[bytes]:
     complete = False
     try:
         async for chunk in completion.chunks():
-            yield b"data: " + chunk.model_dump_json(exclude_none=True).encode() + b"\n\n"
+            data = chunk if isinstance(chunk, bytes) else chunk.model_dump_json(exclude_none=True).encode()
+            yield b"data: " + data + b"\n\n"
         complete = True
         yield b"data: [DONE]\n\n"
     except ApiError as error:

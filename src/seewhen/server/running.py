@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 
 import uvicorn
 
@@ -12,6 +13,7 @@ from seewhen.server.connections import places, protocol_of
 from seewhen.server.guard import Guard
 from seewhen.server.logs import limit_logs
 
+_SWITCH = 0.0005  # seconds for which a thread may keep the others waiting: the inference thread comes back often
 _WAITING = 2048  # connections that the system keeps until we accept them
 
 
@@ -20,6 +22,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen."""
+        sys.setswitchinterval(_SWITCH)
         await super().startup(sockets)
         for listening in (each for server in self.servers for each in server.sockets):
             with socket.socket(fileno=os.dup(listening.fileno())) as same:

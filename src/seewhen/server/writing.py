@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
 _CONTEXT = 8  # tokens before one that decide how it is spelled
 
 
@@ -16,6 +18,9 @@ class TextWriter:
     ) -> None:
         """`before` are tokens that it goes on from; `keeps_stop` leaves the stop string in the text."""
         self._tokenizer, self._stops, self._keeps_stop = tokenizer, tuple(stops), keeps_stop
+        # Where nobody has changed it, `decode` adds nothing to `_decode` but looking for tensors in lists.
+        stock = type(tokenizer).decode is PreTrainedTokenizerBase.decode
+        self._spell = tokenizer._decode if stock else tokenizer.decode
         self._ids, self._goes_on = list(before[-_CONTEXT:]), bool(before)
         # Tokens up to `_read` are in the text. Decoding starts a little before them, at `_start`, because a
         # tokenizer may write the first token of a text differently (without its space).
@@ -53,7 +58,7 @@ class TextWriter:
         return str(longer)[len(plain) :]
 
     def _decode(self, ids: list[int]) -> str:
-        return str(self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        return str(self._spell(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def _grow(self, fresh: str) -> None:
         if self.stopped is not None:

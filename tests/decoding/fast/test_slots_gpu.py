@@ -17,6 +17,7 @@ import seewhen
 import tiny
 from decoding.test_gpu import on_gpu, pytestmark, run_checks  # noqa: F401  (the mark holds for this file too)
 from seewhen.backbones.backbone import Backbone
+from seewhen.backbones.shapes import random_inputs, random_model, shape_config
 from seewhen.decoding.fast.lane import Seat
 from seewhen.decoding.fast.lanes import Lanes
 from seewhen.decoding.fast.slots import Choice
@@ -110,6 +111,36 @@ def test_a_sampled_answer_is_its_own():
     together, _ = joined(model, given, METHODS["cai"], choices)
     apart, _ = joined(model, given, METHODS["cai"], choices, steps=tuple(30 * n for n in range(len(given))))
     assert [[t for t, _ in a] for a in together] == [[t for t, _ in a] for a in apart]
+
+
+def test_prompts_read_beside_steps_leave_the_same():
+    """Bit for bit what prompts leave that are read when no step runs; with layers large enough to run together."""
+    config = shape_config("llava-1.5-7b")
+    config.text_config.num_hidden_layers = config.vision_config.num_hidden_layers = 4
+    model = random_model(config, device="cuda", dtype=torch.bfloat16)
+    backbone, method = Backbone.of(model), seewhen.method("cai", threshold=-1.0, start_layer=1)
+    given = [random_inputs(config, dtype=torch.bfloat16, seed=seed) for seed in range(3)]
+
+    def answers(beside):
+        lanes = Lanes(model, backbone, slots=4, fast="graph", widths=(4,))
+        if not beside:
+            lanes._beside.taken = lambda: None  # each waits for all that is queued
+        got, seats = [[] for _ in range(30)], {}
+        while len(seats) < len(got) or lanes.busy:
+            if len(seats) < len(got) and lanes.fits(method, 700, 576, 1):
+                number = len(seats)
+                seat = Seat(Choice(), 20 + number % 7, 0, runners=1)
+                seats[seat] = number
+                lanes.join(method, given[number % 3], 700, [[seat]])
+            for lane in lanes.busy:
+                for token in list(lanes.advance(lane)):
+                    got[seats[token.seat]].append((token.id, token.likely.log_prob))
+                    if len(got[seats[token.seat]]) == token.seat.limit:
+                        lane.leave(token.seat)
+        lanes.clear()
+        return got
+
+    assert answers(True) == answers(False)
 
 
 if __name__ == "__main__":

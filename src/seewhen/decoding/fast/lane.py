@@ -240,9 +240,7 @@ class Lane:
             scores = drawn(scores, keys=keys, **own)
         return scores.argmax(dim=-1)
 
-    def _post(
-        self, tokens: Tensor, logits: Tensor, seats: tuple[Seat | None, ...], first: int = 0
-    ) -> None:
+    def _post(self, tokens: Tensor, logits: Tensor, seats: tuple[Seat | None, ...], first: int = 0) -> None:
         """Send tokens of the slots from `first` on to the host."""
         likely: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         for row, seat in enumerate(seats):

@@ -56,7 +56,9 @@ class Reader:
     def read(self, model: Any, inputs: Mapping[str, Any]) -> Read:
         """Read the prompts of `inputs`, as for `generate`. What is found is good until the next is read."""
         found: dict[str, Any] = {}
-        left = _left(inputs.get("attention_mask"))  # asked for now, when nothing is queued that would be waited for
+        left = _left(
+            inputs.get("attention_mask")
+        )  # asked for now, when nothing is queued that would be waited for
 
         def loop(model: Any, input_ids: Tensor, generation_config: Any = None, **kwargs: Any) -> Tensor:
             for name in ("logits_processor", "stopping_criteria"):
@@ -92,8 +94,8 @@ class Reader:
 
 
 def _padding(sequence: Sequence, left: tuple[int, tuple[int, ...]] | None) -> tuple[int, ...]:
-    """Columns on the left that a row, with its branches, does not use. `left` is what the mask of the prompts says:
-    its columns, and those of each row in which nothing lies."""
+    """Columns on the left that a row, with its branches, does not use. `left` is what the mask of the prompts
+    says: its columns, and those of each row in which nothing lies."""
     if sequence.rows == 1 and not sequence.widened:
         return (0,)
     if sequence.hidden is not None:
