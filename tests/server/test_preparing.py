@@ -51,7 +51,7 @@ def test_a_processor_refuses_in_one_way(error: Exception) -> None:
 def test_a_piece_as_it_is_sent_is_the_piece_as_it_is_described(text: str) -> None:
     reply = ChatReply.__new__(ChatReply)
     reply.id, reply.created, reply.model = 'x"content":""', 7, 'a "model"'
-    reply.job = type("Job", (), {"fingerprint": "f"})()  # type: ignore[assignment]
+    reply.job = type("Job", (), {"fingerprint": "f"})()
     sent = json.dumps(text, ensure_ascii=False).join(reply._around(2))
     described = reply._chunk(2, replies.DeltaMessage(content=text)).model_dump(exclude_none=True)
     assert json.loads(sent.encode()) == described
