@@ -96,6 +96,7 @@ def test(model: str) -> list[Run]:
     runs += _asking(part, 0.0, (None, 0)) + _runs(part, "min-p", ONE) + _verdict(part, 0.0, ONE, before="min-p+")
     runs += _verdict(part, 0.0, ONE, temperature=0.5) + [Run(part, "regular", 0, temperature=t) for t in COOLER]
     runs += _verdict(part, 0.0, (None, 0), tokens=128) + _runs(part, "regular", (None, 0), tokens=128)
+    runs += [Run(part, "regular", 0, temperature=t, tokens=128) for t in COOLER]
     for threshold in (2.0, 3.0):
         runs += _verdict(part, threshold, (None, 0))
     runs += _asking(part, 1.0, (None, 0))
@@ -120,6 +121,7 @@ def ablations(model: str) -> list[Run]:
     runs += _runs(part, confirm(verdict=fit("blind", part), threshold=0.0), ONE, "blind")
     runs += _runs(part, WORD_LEVEL, ONE, WORD_LEVEL) + _asking(part, 0.0, ONE)
     runs += _runs(part, confirm(threshold=0.0), ONE, "attempt") + _comes(part, ONE)
+    runs += [Run(part, "regular", 0, temperature=t) for t in COOLER]
     runs += _runs(part, confirm(verdict=first, on_denied="stop"), ONE, "stop")
     for retries in (1, 4, 0):
         runs += _runs(part, confirm(verdict=first, retries=retries), ONE, f"retries{retries}")
