@@ -57,6 +57,18 @@ def kind_of(name: str) -> str:
     return name.rpartition(".")[0] or name
 
 
+_SAID = {
+    "many": "much text", "few": "little text", "none": "no text", "mild": "mild", "strong": "skewed",
+    "projector": "pictures: projector alone", "brief": "pictures: brief", "medium": "pictures: medium",
+    "long": "pictures: long", "unaligned": "not aligned", "texts": "and text", "noisy": "untrue captions",
+}  # fmt: skip
+
+
+def described(kind: str) -> str:
+    """A rung's name in words."""
+    return ", ".join(_SAID.get(word, word) for word in kind.split("-")).replace(", and", " and")
+
+
 def _rungs() -> tuple[Rung, ...]:
     """The most telling first: what a cut-off leaves out is at the end."""
     four = [Rung("many", skew, vision) for vision in ("brief", "long") for skew in ("strong", "mild")]

@@ -48,6 +48,20 @@ def test_a_rule_is_found_and_told_with_its_error() -> None:
     assert f"{one.value:+.1f} ({one.low:+.1f} to {one.high:+.1f})" in words and "likely to help" in words
 
 
+def test_fewer_inventions_are_told_with_what_they_cost() -> None:
+    rungs = [
+        Rung(rung.name, rung.diagnostics, {name: {"sampled": {"chair_i": [less] * 3, "f1": [more] * 3}}})
+        for rung in made(lambda d: 0.0)
+        for name, less, more in (("shorter", -6.0, -2.5), ("better", -4.0, 3.0))
+    ]
+    found = [*predictions(model(), rungs), *predictions(model(), rungs, "f1")]
+    assert {(one.method, one.metric) for one in found} == {
+        (m, k) for m in ("shorter", "better") for k in ("chair_i", "f1")
+    }
+    shorter, better = [line for line in foretold(found, rungs, model()) if "F1" in line]
+    assert "shorter" in shorter and shorter.endswith("-2.5") and "better" in better and better.endswith("+3.0")
+
+
 def test_without_a_rule_the_mean_of_the_rungs_is_told() -> None:
     means = 0
     for seed in range(20):

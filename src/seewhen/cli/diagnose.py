@@ -126,8 +126,9 @@ def diagnose(
     loaded = open_model(flags.model, flags.loading())
     found = None if photos else diagnosed(material.captions(loaded), images, ways, draws)
     looked = _looked(loaded, images, material, labels=not photos)
-    rungs, like = ladder(), scalars(looked, found)
-    foreseen = predictions(like, rungs)
+    like = scalars(looked, found)
+    rungs = [rung for rung in ladder() if rung.name != model]  # the packaged model is one: not from itself
+    foreseen = [*predictions(like, rungs), *predictions(like, rungs, "f1")]
     if as_json:
         about = {
             "model": model,

@@ -65,11 +65,15 @@ def foretold(found: Sequence[Prediction], rungs: Sequence[Rung], model: Mapping[
         return
     yield f"beside the ladder ({len(rungs)} small models of drawn scenes): CHAIR_i, points from regular decoding"
     yield from _dependence(rungs, model)
-    for one in found:
+    balanced = {(one.method, one.way): one for one in found if one.metric == "f1"}
+    inventing = [one for one in found if one.metric == "chair_i"]
+    for one in sorted(inventing, key=lambda one: (one.way != "sampled", one.value)):
         value = f"{one.value:+.1f} ({one.low:+.1f} to {one.high:+.1f})"
         by = "by its diagnostics" if one.by else "the rungs' mean: its diagnostics tell no more"
-        yield f"  {one.method:<18} {one.way:<8} {value:<24} {_verdict(one)}; {by}"
-    yield from _reach(found)
+        f1 = balanced.get((one.method, one.way))
+        whole = "" if f1 is None else f"; F1 with what it leaves out {f1.value:+.1f}"
+        yield f"  {one.way:<8} {one.method:<18} {value:<24} {_verdict(one)}; {by}{whole}"
+    yield from _reach(inventing)
 
 
 def _verdict(one: Prediction) -> str:

@@ -51,10 +51,11 @@ class Outside:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a method would do to CHAIR_i, in points; `low` and `high` are twice the error of predicting rungs."""
+    """What a method would do to a metric, in points; `low` and `high` are twice the error of predicting rungs."""
 
     method: str
     way: str
+    metric: str
     value: float
     low: float
     high: float
@@ -107,12 +108,16 @@ def predictions(model: Mapping[str, float], rungs: Sequence[Rung], metric: str =
             names = [f"{name}_{way}" if name == "recoverable" else name for name in PREDICTORS]
             known = [n for n in names if n in model and all(n in rung.diagnostics for rung in own)]
             if len(own) >= LEAST:
-                found.append(_predicted(method, way, model, own, effects, known))
+                found.append(_predicted((method, way, metric), model, own, effects, known))
     return found
 
 
 def _predicted(
-    method: str, way: str, model: Mapping[str, float], rungs: Sequence[Rung], effects: Array, names: Sequence[str]
+    what: tuple[str, str, str],
+    model: Mapping[str, float],
+    rungs: Sequence[Rung],
+    effects: Array,
+    names: Sequence[str],
 ) -> Prediction:
     table = np.array([[rung.diagnostics[name] for name in names] for rung in rungs]).reshape(len(rungs), -1)
     at = np.array([model[name] for name in names])
@@ -128,9 +133,7 @@ def _predicted(
         if used and not column.min() <= model[name] <= column.max()
     )
     by = tuple(names) if used else ()
-    return Prediction(
-        method, way, value, value - half, value + half, len(rungs), error, error_of_mean, by, outside
-    )
+    return Prediction(*what, value, value - half, value + half, len(rungs), error, error_of_mean, by, outside)
 
 
 @dataclass(frozen=True)
