@@ -10,16 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
+
+
+@cache
+def _second(device: torch.device) -> Any:
+    """One for all models on a device: torch has few, and gives them out again."""
+    return torch.cuda.Stream(device)
 
 
 class Beside:
     """The second queue of one device; without a GPU there is none, and everything happens in turn."""
 
     def __init__(self, device: torch.device) -> None:
-        self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream: Any = _second(device) if device.type == "cuda" else None
         self._taken: Any = None  # when what was read last had been taken; None: all that is queued must end before
 
     @contextmanager

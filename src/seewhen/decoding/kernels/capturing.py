@@ -6,6 +6,7 @@ import gc
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from threading import RLock
 from typing import Any
 
@@ -35,6 +36,13 @@ def garbage_waits() -> Iterator[None]:
                 gc.enable()
 
 
+@cache
+def _captures_of(stream: torch.cuda.Stream) -> torch.cuda.Stream:
+    """Where graphs are captured that run in this queue beside others: matrix products captured in one queue share
+    their working memory. Not the queue itself, in which other threads' events may lie."""
+    return torch.cuda.Stream(stream.device)
+
+
 def captured_graph(
     step: Callable[[], None], named: str = "The decoding step", pool: Any = None
 ) -> tuple[Callable[[], None], bool]:
@@ -42,9 +50,8 @@ def captured_graph(
     warning tells of what is `named`. Graphs of one `pool` share the memory of what they need while they run."""
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    # What runs beside steps is captured in its own queue: matrix products of one queue share their working memory.
     here = torch.cuda.current_stream()
-    queue = None if here == torch.cuda.default_stream() else here
+    queue = None if here == torch.cuda.default_stream() else _captures_of(here)
     try:
         with garbage_waits(), torch.cuda.graph(graph, pool, queue, capture_error_mode="thread_local"):
             step()
