@@ -12,7 +12,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-torch.set_num_threads(1)
+# As many workers as there are cores run at once; `make test-processors` asks for more.
+torch.set_num_threads(int(os.environ.get("SEEWHEN_TEST_THREADS", "1")))
 # A shell starts what runs in its background with Ctrl-C ignored, and every process begun here would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long examples take is the machine's, not the code's, and which are drawn is the same for everybody: one that
