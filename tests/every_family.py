@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +15,17 @@ ALWAYS = seewhen.method("cai", preset="reference", start_layer=0, threshold=-1.0
 CONTRAST = ALWAYS.replace(contrast=3.0)
 
 families = pytest.mark.parametrize("family", (*tiny.FAMILIES, tiny.CAPPED))
+
+
+def spread(names: Iterable[str], first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
+    """(family, one of `first`, one of `second`): all of them on two families, plain and recurrent; every other one
+    has each of `first` with one of `second`, by turns, so that no pair and no kind of model is left out."""
+    cells = []
+    for turn, family in enumerate(names):
+        for place, one in enumerate(first):
+            both = family in ("llava", "qwen3_5")
+            cells += [(family, one, two) for two in (second if both else [second[(turn + place) % len(second)]])]
+    return cells
 
 
 def state_of(model: Any) -> dict[str, Any]:

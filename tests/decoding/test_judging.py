@@ -12,6 +12,7 @@ from torch import Tensor
 
 import seewhen
 import tiny
+from every_family import spread
 from seewhen.backbones.backbone import Backbone
 from seewhen.decoding.aside import Aside, Place
 from seewhen.decoding.judge import Judge, Newest, Ruling
@@ -21,7 +22,6 @@ from seewhen.errors import UnsupportedMode
 TOKENS = 8
 NEVER = 10**6
 QUESTION = [tiny.FIRST_WORD + k for k in (3, 1, 4, 1, 5)]
-two_ways = pytest.mark.parametrize("fast", ["off", "graph"])
 families = pytest.mark.parametrize("family", tiny.FAMILIES)
 
 
@@ -72,9 +72,7 @@ def asked_plainly(model: Any, row_inputs: dict[str, Any], ids: list[int], after:
         return generate(model, given, max_new_tokens=1).logits[0][0]
 
 
-@families
-@two_ways
-@pytest.mark.parametrize("after", ["image", "prompt"])
+@pytest.mark.parametrize(("family", "fast", "after"), spread(tiny.FAMILIES, ["off", "graph"], ["image", "prompt"]))
 def test_a_question_is_a_prompt_of_its_own(family, fast, after):
     model, inputs, answers = tiny.model(family), tiny.inputs(family, rows=2, text_lengths=(5, 8)), []
     stock = generate(model, inputs)
@@ -124,8 +122,7 @@ def test_the_tower_runs_once():
 
 
 @families
-@two_ways
-@pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(("fast", "sampled"), [("off", False), ("graph", False), ("off", True)])
 def test_a_judge_that_does_nothing_is_regular_decoding(family, fast, sampled):
     model, inputs = tiny.model(family), tiny.inputs(family, rows=2, text_lengths=(5, 8))
     ends = list(range(tiny.FIRST_WORD, tiny.FIRST_WORD + 20))
@@ -133,7 +130,7 @@ def test_a_judge_that_does_nothing_is_regular_decoding(family, fast, sampled):
     outputs = []
     for method in ("regular", Judged()):
         torch.manual_seed(3)
-        with seewhen.attach(model, method, fast="off" if sampled else fast):
+        with seewhen.attach(model, method, fast=fast):
             outputs.append(generate(model, inputs, **options))
     assert torch.equal(outputs[0].sequences, outputs[1].sequences)
     for row, tokens in enumerate(outputs[0].sequences[:, -len(outputs[0].logits) :].tolist()):
@@ -212,10 +209,9 @@ METHODS = {
 }
 
 
-@families
-@pytest.mark.parametrize(("fast", "judge"), WAYS)
-@pytest.mark.parametrize("beside", METHODS)
-def test_taken_back_is_as_if_never_said(family, fast, judge, beside):
+@pytest.mark.parametrize(("family", "way", "beside"), spread(tiny.FAMILIES, WAYS, list(METHODS)))
+def test_taken_back_is_as_if_never_said(family, way, beside):
+    fast, judge = way
     if beside == "contrast" and family in ("gemma3", "paligemma"):
         beside = "alone"
     model, inputs = tiny.model(family), tiny.inputs(family, rows=2, text_lengths=(5, 8))

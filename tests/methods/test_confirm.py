@@ -230,20 +230,17 @@ def test_each_object_is_asked_once_and_the_tower_runs_once(monkeypatch):
     assert any(len({row for row, _ in together}) > 1 for together in asked)
 
 
-CUTS = ("min-p", "vcd", "cai:contrast=3", "pai")
-
-
-@pytest.mark.parametrize("name", [*CUTS, "top_p"])
-@pytest.mark.parametrize("sampled", [True, False])
-def test_beside_what_cuts_unlikely_words(name, sampled):
+@pytest.mark.parametrize(
+    ("name", "sampled"),
+    [("min-p", True), ("min-p", False), ("vcd", False), ("cai:contrast=3", True), ("pai", False), ("top_p", True)],
+)
+def test_beside_what_cuts_unlikely_words(packaged, name, sampled):
     """Where a cut leaves nothing but words of denied objects, the sentence is given up and nothing breaks."""
     from seewhen.scenes import dataset, render
 
-    model, processor = seewhen.load("packaged", device="cpu")
-    pictures = [render(scene) for scene in dataset("shifted", 6)]
-    options = {"do_sample": True} if sampled else {"do_sample": False}
-    if name == "top_p":
-        options |= {"top_p": 0.5} if sampled else {}
+    model, processor = packaged
+    pictures = [render(scene) for scene in dataset("shifted", 3)]
+    options = {"do_sample": sampled, **({"top_p": 0.5} if name == "top_p" else {})}
     method = seewhen.method("confirm:lexicon=coco,verdict=asking,threshold=2")
     method = method if name == "top_p" else seewhen.method(name) + method
     torch.manual_seed(0)
@@ -251,13 +248,13 @@ def test_beside_what_cuts_unlikely_words(name, sampled):
         model,
         processor,
         pictures,
-        ["Please describe this image in detail."] * 6,
+        ["Please describe this image in detail."] * 3,
         method,
         max_new_tokens=40,
         **options,
     )
     told = found.trace.told
-    assert sum(len(row["taken_back"]) for row in told) > 3
+    assert sum(len(row["taken_back"]) for row in told) > 1
     for text, row in zip(found.texts, told, strict=True):
         for mention, verdict in zip(read_mentions(text, LEXICON.with_variants), row["verdicts"], strict=True):
             assert verdict["verdict"] == "confirmed" or mention.sentence == 0
