@@ -18,7 +18,7 @@ def test_methods_that_read_words_are_evaluated(
 ) -> None:
     (tmp_path / "tiny").mkdir()
     model = write(tmp_path / "tiny")
-    flags = ("--scenes", 1, "--limit", 1, "--batch", 1, "--out", tmp_path / "runs")
+    flags = ("--scenes", 1, "--limit", 1, "--batch", 1, "--max-new-tokens", 4, "--out", tmp_path / "runs")
     ran = in_process(monkeypatch, capsys)("eval", "chair", "--method", method, "--model", model, *flags)
     assert ran.code == 0, ran.err
     found = sorted(path.name.split("_")[3] for path in (tmp_path / "runs").iterdir())
