@@ -6,6 +6,8 @@ makes of a picture is counted by the processor's own arithmetic and must be what
 
 from __future__ import annotations
 
+import functools
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from seewhen.errors import UnsupportedModel
 
 METHOD = seewhen.method("cai", start_layer=0, threshold=-1.0, contrast=2.0, plausibility=None)
 STEPS = 3
+TEXTS = ["What is in the image?", "What differs?"]
 _noise = np.random.default_rng(0).integers(0, 255, (120, 240, 3), dtype=np.uint8)
 WIDE = Image.fromarray(_noise)
 TALL = Image.fromarray(_noise.transpose(1, 0, 2)[:200])
@@ -39,24 +42,33 @@ EXPECTED: dict[str, list[list[tuple[str, int, int]]]] = {
 ALONE = {"llava_onevision"}  # several pictures in one prompt are not cut into tiles there, one is
 
 
-@pytest.fixture(scope="module", params=list(published.FAMILIES))
-def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any, Any]:
-    name = request.param
-    directory = tmp_path_factory.mktemp(name)
-    published.write(name, directory)
+@functools.cache  # a fixture of the module would be made again at every change of family
+def read(name: str) -> tuple[Any, Any]:
+    with tempfile.TemporaryDirectory() as directory:
+        published.write(name, Path(directory))
+        return seewhen.load(directory, device="cpu")
+
+
+@pytest.fixture(params=list(published.FAMILIES))
+def loaded(request: pytest.FixtureRequest) -> tuple[str, Any, Any]:
     try:
-        model, processor = seewhen.load(directory, device="cpu")
+        return request.param, *read(request.param)
     except UnsupportedModel as error:
         if "torchvision" in str(error):
             pytest.skip(f"needs torchvision in transformers {transformers.__version__}")
         raise
-    return name, model, processor
 
 
 def answer(model: Any, processor: Any, images: Any, texts: Any) -> seewhen.Answers:
     return seewhen.generate(
         model, processor, images, texts, METHOD, trace=True, max_new_tokens=STEPS, do_sample=False
     )
+
+
+@functools.cache
+def both(name: str) -> seewhen.Answers:
+    """A batch of a prompt with one picture and one with two."""
+    return answer(*read(name), [[WIDE], [WIDE, TALL]], TEXTS)
 
 
 def counted(processor: Any, pictures: list[Image.Image]) -> list[int] | None:
@@ -67,15 +79,14 @@ def counted(processor: Any, pictures: list[Image.Image]) -> list[int] | None:
 
 
 def test_from_a_directory_to_answers(loaded: tuple[str, Any, Any]) -> None:
-    """A batch of a prompt with one picture and one with two: tokens, grids, and each row as if alone."""
+    """Tokens, grids, and each row as if alone."""
     name, model, processor = loaded
     rows: list[list[Image.Image]] = [[WIDE], [WIDE, TALL]]
-    texts = ["What is in the image?", "What differs?"]
-    batch = answer(model, processor, rows, texts)
+    batch = both(name)
     assert [len(reply.tokens) for reply in batch.answers] == [STEPS, STEPS]
     assert batch.trace.fired_tokens() == (STEPS, STEPS)
     for row, pictures in enumerate(rows):
-        alone = answer(model, processor, pictures, texts[row])
+        alone = answer(model, processor, pictures, TEXTS[row])
         assert alone.answers[0].tokens == batch.answers[row].tokens
         assert alone.trace.image_tokens[0] == batch.trace.image_tokens[row]
         assert alone.trace.grids[0] == batch.trace.grids[row]
@@ -91,12 +102,12 @@ def test_from_a_directory_to_answers(loaded: tuple[str, Any, Any]) -> None:
 
 
 def test_tiles_and_thumbnails(loaded: tuple[str, Any, Any]) -> None:
-    name, model, processor = loaded
+    name, _, _ = loaded
     if name not in EXPECTED:
         pytest.skip("see the test of any-resolution pictures")
-    trace = answer(model, processor, [[WIDE, TALL]], ["What?"]).trace
+    trace = both(name).trace
     for index, expected in enumerate(EXPECTED[name]):
-        grids = [grid for grid in trace.grids[0] if grid.image == index]
+        grids = [grid for grid in trace.grids[1] if grid.image == index]
         assert [(grid.kind, grid.height, grid.width) for grid in grids] == expected
         tiles = [grid for grid in grids if grid.kind == TILE]
         if tiles:  # they cover the picture once
@@ -105,26 +116,20 @@ def test_tiles_and_thumbnails(loaded: tuple[str, Any, Any]) -> None:
             assert (tiles[0].box[:2], tiles[-1].box[2:]) == ((0.0, 0.0), (1.0, 1.0))
 
 
-def test_any_resolution(tmp_path: Path) -> None:
+@pytest.mark.parametrize("loaded", ["llava_onevision"], indirect=True)
+def test_any_resolution(loaded: tuple[str, Any, Any]) -> None:
     """LLaVA-OneVision: a thumbnail of 27 x 27, then the picture at its own aspect with a newline per row."""
-    published.write("llava_onevision", tmp_path)
-    try:
-        model, processor = seewhen.load(tmp_path, device="cpu")
-    except UnsupportedModel:
-        pytest.skip("needs torchvision in this release of transformers")
-    (grids,) = answer(model, processor, WIDE, "What?").trace.grids
-    small, large = grids
+    alone, two = both("llava_onevision").trace.grids
+    small, large = alone
     assert (small.kind, small.height, small.width) == (THUMBNAIL, 27, 27)
     assert large.stride == large.width + 1 and large.width == pytest.approx(2 * large.height, abs=1)
-    two = answer(model, processor, [[WIDE, TALL]], ["What?"]).trace
-    assert two.image_tokens == (2 * 730,)
+    assert sum(grid.tokens for grid in two) == 2 * 730
 
 
 def test_relevance_maps_have_the_shape_of_the_grids(loaded: tuple[str, Any, Any]) -> None:
-    _, model, processor = loaded
-    trace = answer(model, processor, [[TALL]], ["Where?"]).trace
-    for grid in trace.grids[0]:
-        shown = grid.map_of(trace.relevance[0, 0])
+    trace = both(loaded[0]).trace
+    for grid in trace.grids[1]:
+        shown = grid.map_of(trace.relevance[0, 1])
         assert shown.shape == (grid.height, grid.width)
         assert bool(torch.isfinite(shown).all())
 

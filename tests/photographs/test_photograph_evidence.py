@@ -118,6 +118,7 @@ def test_settings_were_chosen_by_the_rule_and_then_asked_about_the_test_photogra
             assert tables.row_of(tuned[key], name, setting) is not None, (name, key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "benchmark"), [("trials", "pope"), ("tuned", "chair")])
 def test_trials_and_tuned_runs_are_there_to_report_again(
     name: str, benchmark: str, runs: Path, tmp_path: Path
@@ -148,6 +149,7 @@ def test_the_report_is_made_from_the_committed_answers(runs: Path, tmp_path: Pat
     assert made[0]["cut_off"] == wanted["cut_off"]
 
 
+@pytest.mark.slow
 def test_every_run_of_the_report_is_there_complete_and_about_held_out_photographs(runs: Path) -> None:
     named = {method["run"] for group in REPORT["groups"] for method in group["methods"]}
     assert named == {path.name for path in runs.iterdir()}
@@ -172,6 +174,7 @@ def score(*arguments: Any) -> dict[str, float]:
     return json.loads(done.stdout)["metrics"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [0, 3, 6])
 def test_score_gives_the_reports_numbers_from_the_published_files(runs: Path, shared: Path, place: int) -> None:
     asked = tables.groups(REPORT)["pope", "greedy", 8]["methods"][place]
