@@ -217,9 +217,9 @@ def check_static_cache(family: str, method: Method) -> None:
     close(logits_of(growing), logits_of(static), rounding(family))
 
 
-def check_compiled(family: str, method: Method) -> None:
-    """The step traces without breaks, and computes the same."""
-    model, inputs = tiny.model(family), tiny.inputs(family, rows=2)
+def check_compiled(family: str, method: Method, layers: int = 4) -> None:
+    """The step traces without breaks, and computes the same. Tracing takes long, by the layer."""
+    model, inputs = tiny.model(family, num_hidden_layers=layers), tiny.inputs(family, rows=2)
     config = CompileConfig(fullgraph=True, dynamic=False, backend="eager", mode=None)
     config._compile_all_devices = True
     torch.compiler.reset()
