@@ -14,7 +14,13 @@ ROOT = HERE.parents[1]
 PAGE = ROOT / "docs" / "evidence.md"
 TITLES = {"photo-test": "photographs, `photo`", "scenes-test": "drawn scenes, the packaged model"}
 AVERAGES = ROOT / "src" / "seewhen" / "showing" / "data" / "averages.json"
-AVERAGED = ("confirm as it comes", "confirm, asking alone, threshold 0")
+AVERAGED = (
+    "regular",
+    "regular, cut after 3 sentences",
+    "regular, temperature 0.33",
+    "confirm as it comes",
+    "confirm, asking alone, threshold 0",
+)
 COOLER = ("t0.33", "t0.5", "t0.7")
 PUBLISHED = ROOT / "benchmarks" / "photographs" / "results" / "report" / "report.json"
 NAMES = {
@@ -44,6 +50,7 @@ def called(method: str) -> str | None:
         return f"`{found[1] or ''}confirm`{how}, threshold {float(found[3]):g}"
     if method.endswith("comes"):
         return f"`{method.removesuffix('comes')}confirm` as it comes"
+    method = re.sub(r", (\d) sentences", r", cut after \1 sentences", method)
     return {"mark": None}.get(method, method.replace("_beta", ", beta "))
 
 
@@ -59,13 +66,17 @@ def table(rows: list[dict[str, Any]], mode: str, tokens: int = 64) -> str:
     """One mode of one part."""
     same = [row for row in rows if row["tokens"] == tokens]
     wanted = sorted((row for row in same if row["mode"] == mode and called(row["method"])), key=order)
-    if mode == "t1":
-        cooler = [
-            row for row in same if row["mode"] in COOLER and row["method"] in ("regular", "comes", "verdict0")
-        ]
-        for row in sorted(cooler, key=lambda row: row["mode"]):
-            wanted.append(row | {"method": f"{called(row['method'])}, temperature {row['mode'][1:]}"})
-    return rendered([(called(row["method"]) or row["method"], row) for row in wanted])
+    named = [(called(row["method"]) or "", row) for row in wanted]
+    return rendered(named + (_cooler(same, ("regular", "comes", "verdict0")) if mode == "t1" else []))
+
+
+def _cooler(rows: list[dict[str, Any]], methods: tuple[str, ...]) -> list[tuple[str, dict[str, Any]]]:
+    """The control that samples at lower temperatures, and what `confirm` does there."""
+    found = [row for row in rows if row["mode"] in COOLER and row["method"] in methods]
+    return [
+        (f"{called(row['method'])}, temperature {row['mode'][1:]}", row)
+        for row in sorted(found, key=lambda row: (row["mode"], methods.index(row["method"])))
+    ]
 
 
 def rendered(rows: list[tuple[str, dict[str, Any]]]) -> str:
@@ -103,7 +114,10 @@ def ablations(scores: dict[str, Any], part: str) -> str:
     """What each choice of `confirm` is worth."""
     rows = {row["method"]: row for row in scores[part]["rows"] if row["mode"] == "t1"}
     doubts = [name for name in rows if re.match(r"entropy|probability", name)]
-    named = [("regular", rows["regular"]), *((title, rows[n]) for n, title in NAMES.items() if n in rows)]
+    controls = ("regular", *(f"regular, {number} sentences" for number in (2, 3, 4)))
+    named = [(called(name) or name, rows[name]) for name in controls]
+    named += _cooler(scores[part]["rows"], ("regular",))
+    named += [(title, rows[n]) for n, title in NAMES.items() if n in rows]
     for name in sorted(doubts):
         kind, level = re.match(r"([a-z]+)(.*)", name).groups()  # type: ignore[union-attr]
         what = f"entropy above {level}" if kind == "entropy" else f"probability below {1 - float(level):g}"
@@ -113,29 +127,36 @@ def ablations(scores: dict[str, Any], part: str) -> str:
 
 def targets(scores: dict[str, Any]) -> str:
     """What was aimed at: a quarter less at equal recall, better than cutting, most of the ceiling."""
-    lines = ["| | CHAIR_i | Δ recall | cut after so many sentences | recoverable | recovered |"]
-    lines.append("|---|---|---|---|---|---|")
+    lines = ["| | CHAIR_i | Δ recall | cut after so many sentences | cooler | recoverable | recovered |"]
+    lines.append("|---|---|---|---|---|---|---|")
     for part, title in TITLES.items():
         for mode, how in (("t1", "sampled"), ("greedy", "greedy")):
             rows = {
                 row["method"]: row for row in scores[part]["rows"] if (row["mode"], row["tokens"]) == (mode, 64)
             }
-            cuts = [
-                f"{number}: {row['chair_i']['value']:.1f} at {row['recall']['difference']['value']:+.1f}"
-                for number in (3, 4)
-                if (row := rows.get(f"regular, {number} sentences"))
-            ]
+            cuts = [f"{number}: {_beside(rows[f'regular, {number} sentences'])}" for number in (3, 4)]
+            cooler = "nothing is" if mode == "greedy" else _coolest(scores[part]["rows"])
             ceiling = scores[part]["ceiling"][mode]["recoverable"]
             for name in ("comes", "verdict-1"):
                 if name in rows:
                     cells = [
                         *_aimed(rows[name]),
                         "; ".join(cuts),
+                        cooler,
                         _share(ceiling),
                         _recovered(rows[name], ceiling),
                     ]
                     lines.append(" | ".join([f"| {title}, {how}: {called(name)}", *cells]) + " |")
     return "\n".join(lines)
+
+
+def _beside(row: dict[str, Any]) -> str:
+    return f"{row['chair_i']['value']:.1f} at {row['recall']['difference']['value']:+.1f}"
+
+
+def _coolest(rows: list[dict[str, Any]]) -> str:
+    found = {row["mode"]: row for row in rows if (row["method"], row["tokens"]) == ("regular", 64)}
+    return f"{COOLER[0][1:]}: {_beside(found[COOLER[0]])}"
 
 
 def _aimed(row: dict[str, Any]) -> tuple[str, str]:
@@ -161,6 +182,17 @@ def gains(scores: dict[str, Any]) -> str:
     lines = ["| greedy photographs, unique objects | invented | gain | recall |", "|---|---|---|---|"]
     lines.append(f"| **what the model knows better than it says** | | **{_share(ceiling)}** | as regular |")
     now = metrics["regular"]["chair_i_unique"]
+    cuts = {
+        row["method"]: row
+        for row in scores["photo-test"]["rows"]
+        if (row["mode"], row["tokens"]) == ("greedy", 64)
+    }
+    for number in (3, 4):
+        row = cuts[f"regular, {number} sentences"]
+        invented, gap, recall = row["chair_i_unique"]["value"], row["chair_i_unique"]["difference"], row["recall"]
+        lines.append(
+            f"| cut after {number} sentences | {invented:.1f} | {-gap['value']:+.1f} | {recall['value']:.1f} |"
+        )
     for name, found in sorted(metrics.items(), key=lambda item: item[1]["chair_i_unique"]):
         invented, recall = found["chair_i_unique"], found["recall"]
         lines.append(f"| `{name}` | {invented:.1f} | {now - invented:+.1f} | {recall:.1f} |")
@@ -192,18 +224,20 @@ def filled(text: str, parts: dict[str, str]) -> str:
 
 
 def averages(scores: dict[str, Any]) -> dict[str, Any]:
-    """What stands under the demonstration: the photographs' model, regular decoding and `confirm`."""
+    """What stands under the demonstration: the photographs' model, regular decoding, its controls, `confirm`."""
     rows = []
     for row in scores["photo-test"]["rows"]:
         name = called(row["method"])
-        if row["tokens"] != 64 or row["mode"] not in ("greedy", "t1") or name is None or "sentences" in name:
+        if row["tokens"] != 64 or name is None or row["mode"] not in ("greedy", "t1", COOLER[0]):
             continue
         cell, mode = row["chair_i"], "greedy" if row["mode"] == "greedy" else "sampled"
+        if row["mode"] == COOLER[0]:
+            name = f"{name}, temperature {COOLER[0][1:]}"
         found = {"method": name.replace("`", ""), "mode": mode, "chair_i": cell["value"]}
         found |= {"chair_i_low": cell["low"], "chair_i_high": cell["high"], "chair_s": row["chair_s"]["value"]}
         rows.append(found | {"recall": row["recall"]["value"], "images": row["pictures"]})
-    kept = [row for row in rows if row["method"] == "regular" or row["method"] in AVERAGED]
-    return {"model": "photo", "rows": sorted(kept, key=lambda row: (row["mode"], row["method"] != "regular"))}
+    kept = [row for row in rows if row["method"] in AVERAGED]
+    return {"model": "photo", "rows": sorted(kept, key=lambda row: (row["mode"], AVERAGED.index(row["method"])))}
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ KINDS: dict[str, tuple[str, Callable[[str], bool]]] = {
     "as it comes": ("#000000", lambda method: method == "comes"),
     "LocoRE": ("#e377c2", lambda method: method.startswith("locore")),
 }
+CONTROLS = ("cut after k sentences", "cooler")  # curves that begin at regular decoding
 AXES = {"chair_i": "CHAIR_i (down is better)", "chair_s": "CHAIR_s (down is better)"}
 
 
@@ -51,15 +52,21 @@ def _curves(scores: dict[str, Any], metric: str, path: Path) -> None:
             axis = axes[down][across]
             rows = [row for row in scores[part]["rows"] if row["tokens"] == 64]
             shown = [row for row in rows if row["mode"] == mode]
+            plain = next(row for row in shown if row["method"] == "regular")
             if mode == "t1":
-                cooler = [r for r in rows if r["method"] == "regular" and r["mode"] not in ("greedy", "t1")]
+                cooler = [row for row in rows if row["method"] == "regular" and row["mode"] != "t1"]
                 shown += [row | {"method": "cooler"} for row in cooler]
             for label, (colour, belongs) in KINDS.items():
-                mine = sorted((r for r in shown if belongs(r["method"])), key=lambda r: r["recall"]["value"])
-                if mine:
-                    x, y = ([row[name]["value"] for row in mine] for name in ("recall", metric))
-                    axis.plot(x, y, "o-", color=colour, label=label, markersize=4)
-            plain = next(row for row in shown if row["method"] == "regular")
+                mine = [row for row in shown if belongs(row["method"])]
+                if not mine:
+                    continue
+                if label in CONTROLS:
+                    mine.append(plain)
+                mine.sort(key=lambda row: row["mode"] if label == "cooler" else row["recall"]["value"])
+                x, y = ([row[name]["value"] for row in mine] for name in ("recall", metric))
+                axis.plot(x, y, "o-", color=colour, label=label, markersize=4)
+                for row, *place in zip(mine, x, y, strict=True):
+                    axis.annotate(_number(row), place, (3, 3), textcoords="offset points", fontsize=6)
             axis.plot(plain["recall"]["value"], plain[metric]["value"], "k*", markersize=11, label="regular")
             axis.set_title(f"{title}, {'greedy' if mode == 'greedy' else 'sampled'}", fontsize=10)
             axis.set_xlabel("recall (right is better)")
@@ -70,6 +77,14 @@ def _curves(scores: dict[str, Any], metric: str, path: Path) -> None:
     }
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=len(handles), fontsize=8)
     _save(figure, path)
+
+
+def _number(row: dict[str, Any]) -> str:
+    """What stands beside a point: a threshold, a number of sentences, a temperature."""
+    if row["method"] == "cooler":
+        return "greedy" if row["mode"] == "greedy" else str(row["mode"][1:])
+    found = re.search(r"-?[\d.]+", row["method"])
+    return found[0] if found else ""
 
 
 def _when(rows: list[dict[str, Any]], path: Path) -> None:
@@ -87,11 +102,25 @@ def _when(rows: list[dict[str, Any]], path: Path) -> None:
         kept = [100 * value / whole["chair_i"]["difference"]["value"] for value in effect]
         axis.plot(saved, kept, "o-", color=colour, label=f"asked by {kind}")
     axis.plot([0, 100], [100, 0], color="#999999", linestyle=":", label="as much lost as saved")
+    for (name, mode), colour, shape in (
+        (("regular, 3 sentences", "t1"), "#2ca02c", "s"),
+        (("regular", "t0.33"), "#9467bd", "D"),
+    ):
+        row = next(row for row in rows if (row["method"], row["mode"]) == (name, mode))
+        kept = [100 * row["chair_i"]["difference"]["value"] / whole["chair_i"]["difference"]["value"]]
+        label = "no question: " + ("temperature 0.33" if mode == "t0.33" else "cut after 3 sentences")
+        axis.plot(
+            [100], kept, shape, color=colour, label=f"{label} (recall {_points(row)}; all asked {_points(whole)})"
+        )
     axis.set_xlabel("questions saved, percent")
     axis.set_ylabel("effect on CHAIR_i kept, percent")
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
     _save(figure, path)
+
+
+def _points(row: dict[str, Any]) -> str:
+    return f"{row['recall']['difference']['value']:+.1f}"
 
 
 def _calibration(detector: dict[str, Any], path: Path) -> None:

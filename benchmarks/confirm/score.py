@@ -68,13 +68,17 @@ class Counts:
 
 def scores(counts: Array) -> Array:
     """The metrics of captions, in the order of `METRICS`; `counts` is (captions, numbers)."""
-    total, captions = counts.sum(axis=0), len(counts)
-    sentence, invented, said, unique_wrong, unique, true, shown, *costs = total
+    return _metrics(counts.sum(axis=0), len(counts))
+
+
+def _metrics(totals: Array, captions: int) -> Array:
+    """Of sums (..., numbers) over that many captions."""
+    sentence, invented, said, unique_wrong, unique, true, shown, *costs = np.moveaxis(totals, -1, 0)
     recall, precision = true / shown, true / np.maximum(unique, 1)
     f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
     found = [sentence / captions, invented / np.maximum(said, 1), unique_wrong / np.maximum(unique, 1), recall, f1]
     percent = [100 * value for value in found]
-    return np.array([*percent, *(cost / captions for cost in costs)])
+    return np.stack([*percent, *(cost / captions for cost in costs)], axis=-1)
 
 
 def summary(groups: Sequence[Array], base: Sequence[Array] | None) -> dict[str, Any]:
@@ -82,10 +86,11 @@ def summary(groups: Sequence[Array], base: Sequence[Array] | None) -> dict[str, 
     pictures = groups[0].shape[0]
     rng = np.random.default_rng(SEED)
     draws = rng.integers(0, pictures, (REPLICATES, pictures))
+    times = np.stack([np.bincount(pick, minlength=pictures) for pick in draws]).astype(float)
 
     def both(sets: Sequence[Array]) -> tuple[Array, Array]:
         point = np.mean([scores(one) for one in sets], axis=0)
-        drawn = np.mean([[scores(one[pick]) for pick in draws] for one in sets], axis=0)
+        drawn = np.mean([_metrics(times @ one, pictures) for one in sets], axis=0)
         return point, drawn
 
     point, drawn = both(groups)
@@ -135,12 +140,17 @@ class Study:
         return np.array(rows, float)
 
     def table(self) -> list[dict[str, Any]]:
-        """One row per method, mode and length, compared with regular decoding of the same seeds."""
+        """One row per method, mode and length, compared with regular decoding of the same seeds.
+
+        Regular decoding at other temperatures, a control, is compared with that at temperature 1."""
         found = []
         for (name, mode, tokens), seeds in sorted(self.runs.items()):
-            regular = dict(self.runs.get(("regular", mode, tokens), self.runs.get(("regular", "t1", tokens), [])))
+            sampled, itself = self.runs.get(("regular", "t1", tokens), []), name == "regular"
+            regular = dict(sampled if itself else self.runs.get(("regular", mode, tokens), sampled))
             shared = [(seed, captions) for seed, captions in seeds if seed in regular]
-            base = [self.counts(regular[seed]) for seed, _ in shared] if name != "regular" else None
+            base = None
+            if not itself or mode not in ("greedy", "t1"):
+                base = [self.counts(regular[seed]) for seed, _ in shared]
             groups = [self.counts(captions) for _, captions in (shared or seeds)]
             found.append({"method": name, "mode": mode, "tokens": tokens, **summary(groups, base or None)})
             if name == "regular":
