@@ -135,7 +135,7 @@ def targets(scores: dict[str, Any]) -> str:
                 row["method"]: row for row in scores[part]["rows"] if (row["mode"], row["tokens"]) == (mode, 64)
             }
             cuts = [f"{number}: {_beside(rows[f'regular, {number} sentences'])}" for number in (3, 4)]
-            cooler = "nothing is" if mode == "greedy" else _coolest(scores[part]["rows"])
+            cooler = "greedy is the coolest" if mode == "greedy" else _coolest(scores[part]["rows"])
             ceiling = scores[part]["ceiling"][mode]["recoverable"]
             for name in ("comes", "verdict-1"):
                 if name in rows:
