@@ -44,13 +44,12 @@ def _attend(
     output = tl.zeros((16, d), tl.float32)
     first = part * stretch
     last = tl.minimum(first + stretch, columns)
-    if masked:  # a stretch that is all hidden (padding, the cache's empty end) need not be read
+    if masked:  # what is hidden to the end of a stretch (the cache's empty end, all of a padded one) is not read
         s = tl.arange(0, whole)
         hidden = tl.load(
             mask_ptr + row * mask_row + first + s, mask=(s < stretch) & (first + s < columns), other=lowest
         )
-        if tl.max(hidden.to(tl.float32), 0) <= lowest:
-            last = first
+        last = tl.minimum(last, first + 1 + tl.max(tl.where(hidden.to(tl.float32) > lowest, s, -1), 0))
     for start in range(first, last, block):
         at = start + c
         inside = at < last
