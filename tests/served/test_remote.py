@@ -66,7 +66,7 @@ def same_verdicts(here: dict[str, Any], there: dict[str, Any]) -> None:
 
 
 def test_what_our_own_server_offers(model: seewhen.Remote) -> None:
-    assert model.offers == Offers(likeliest=20, continues=True, spaces=True, stops=True, bans="bad_words")
+    assert model.offers == Offers(likeliest=20, continues=True, spaces=True, stops=True, bans="logit_bias")
     assert model.offers.notes == ()
 
 

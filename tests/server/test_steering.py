@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import openai
@@ -70,6 +71,25 @@ def test_biased_tokens(server: Running) -> None:
     first = ask(server).message.content.split()[0]
     gone = ask(server, logit_bias={str(tokenizer.convert_tokens_to_ids(first)): -100})
     assert first not in gone.message.content.split()
+
+
+@pytest.mark.parametrize("fast", ["off", "graph"])
+def test_numbers_of_tokens_are_told_when_asked_for(serving: Callable[..., Any], fast: str) -> None:
+    """Those of the text, as many as there are log-probabilities; whole and in pieces."""
+    asked: dict[str, Any] = {"return_token_ids": True}
+    with serving(fast=fast) as server:
+        tokenizer = server.engine.prompter.tokenizer
+        whole = ask(server, extra=asked, logprobs=True)
+        assert tokenizer.decode(whole.token_ids) == whole.message.content
+        assert len(whole.token_ids) == len(whole.logprobs.content)
+        assert ask(server).token_ids is None
+        ended = ask(server, extra=asked, logit_bias={str(tokenizer.eos_token_id): 100}, logprobs=True)
+        assert ended.token_ids == [] and ended.finish_reason == "stop"
+        options = {**GREEDY, "messages": question("w5 w6 w7", 1), "stream": True, "extra_body": {**PLAIN, **asked}}
+        pieces = [p.choices[0] for p in server.client().chat.completions.create(**options) if p.choices]
+        told = [number for piece in pieces for number in getattr(piece, "token_ids", None) or ()]
+        assert told == whole.token_ids
+        assert "".join(piece.delta.content or "" for piece in pieces) == whole.message.content
 
 
 def test_min_p_of_one_is_greedy(server: Running) -> None:

@@ -27,10 +27,11 @@ class Row:
         self.writer = TextWriter(tokenizer, job.stops, before, job.keeps_stop)
         self.limit = job.max_tokens
         self.tokens: list[int] = []
+        self.numbers: list[int] = []  # those of the text
         self.log_probs: list[LogProb] = []
         self.reason: str | None = None
         self.stopped: str | None = None
-        self._told = 0
+        self._told = self._numbered = 0
         self._spelled = ""
 
     @property
@@ -44,6 +45,7 @@ class Row:
         if token in ends:
             self.reason = "stop"
             return self.writer.end()
+        self.numbers.append(token)
         likely = likely or self.chooser.likely(token)
         if likely is not None:
             spelled = self.writer.spelled
@@ -74,6 +76,13 @@ class Row:
     def new_log_probs(self) -> tuple[LogProb, ...]:
         """Those not told yet."""
         fresh, self._told = tuple(self.log_probs[self._told :]), len(self.log_probs)
+        return fresh
+
+    def new_numbers(self) -> tuple[int, ...]:
+        """Those not told yet, if they are to be told."""
+        if not self.job.numbers:
+            return ()
+        fresh, self._numbered = tuple(self.numbers[self._numbered :]), len(self.numbers)
         return fresh
 
 
@@ -120,9 +129,9 @@ class Answers:
     def tell(self, row: Row, text: str, token: int | None = None) -> None:
         """Send what is new, to whom it is streamed."""
         live = {} if token is None else self.live(row, token)
-        log_probs = row.new_log_probs()
-        if text or log_probs or live:
-            row.job.post(Delta(row.index, text, log_probs, live))
+        log_probs, numbers = row.new_log_probs(), row.new_numbers()
+        if text or log_probs or numbers or live:
+            row.job.post(Delta(row.index, text, log_probs, live, numbers))
 
     def end(self, row: Row, text: str, token: int | None = None) -> None:
         """A row is complete."""
@@ -150,6 +159,7 @@ class Answers:
                     known.trace,
                     known.told,
                     row.writer.stopped,
+                    tuple(row.numbers),
                 )
             )
         job.post(Done(self.notes(job)))

@@ -133,6 +133,7 @@ class ChatReply(Pending):
                 logprobs=self._log_probs(answer.log_probs),
                 finish_reason="stop" if answer.reason == "stop" else "length",
                 stop_reason=answer.by,
+                token_ids=list(answer.numbers) if self.job.numbers else None,
                 seewhen=_choice_facts(answer),
             )
             for answer in answers
@@ -154,7 +155,7 @@ class ChatReply(Pending):
             yield self._chunk(index, replies.DeltaMessage(role="assistant", content=""))
         answers: list[Finished] = []
         while not isinstance(event := await self.mail.take(), Done):
-            if isinstance(event, Delta) and not event.log_probs and not event.live:
+            if isinstance(event, Delta) and not (event.log_probs or event.numbers or event.live):
                 if event.index not in spelled:
                     spelled[event.index] = self._around(event.index)
                 yield json.dumps(event.text, ensure_ascii=False).join(spelled[event.index]).encode()
@@ -163,6 +164,7 @@ class ChatReply(Pending):
                     event.index,
                     replies.DeltaMessage(content=event.text),
                     logprobs=self._log_probs(event.log_probs),
+                    token_ids=list(event.numbers) or None,
                     seewhen=dict(event.live) or None,
                 )
             elif isinstance(event, Finished):
@@ -253,6 +255,7 @@ class Completion(ChatReply):
             keeps_stop=bool(self.request.include_stop_str_in_output),
             begun="".join(texts(self.request.messages[-1:])) if goes_on else "",
             runners=decoding.runners,
+            numbers=bool(self.request.return_token_ids),
             trace=asked.trace,
             objects=None if asked.objects is None else tuple(asked.objects),
             num_beams=decoding.num_beams,

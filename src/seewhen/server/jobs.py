@@ -39,6 +39,7 @@ class Delta:
     text: str
     log_probs: tuple[LogProb, ...] = ()
     live: Mapping[str, Any] = field(default_factory=dict)
+    numbers: tuple[int, ...] = ()  # of its tokens, where they are asked for
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Finished:
     trace: dict[str, Any] | None = None
     told: dict[str, Any] | None = None  # what the method itself tells: verdicts
     by: str | None = None  # the stop string that ended it
+    numbers: tuple[int, ...] = ()  # of its tokens without the one that ended it
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class Job:
     keeps_stop: bool = False  # in the answer
     begun: str = ""  # the answer as far as the prompt has it
     runners: int | None = None  # how many of the likeliest tokens to report; None: no log-probabilities
+    numbers: bool = False  # of tokens are told
     trace: bool = False
     objects: tuple[str, ...] | None = None  # what the pictures show, where the client knows it
     num_beams: int = 1

@@ -70,7 +70,8 @@ class Mailbox:
         while isinstance(event, Delta) and self._events and _goes_on(event, self._events[0]):
             more = self._events.popleft()
             assert isinstance(more, Delta)
-            event = Delta(event.index, event.text + more.text, event.log_probs + more.log_probs)
+            log_probs, numbers = event.log_probs + more.log_probs, event.numbers + more.numbers
+            event = Delta(event.index, event.text + more.text, log_probs, numbers=numbers)
         return event
 
 

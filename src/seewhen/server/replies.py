@@ -85,6 +85,7 @@ class Choice(Reply):
     logprobs: LogProbs | None = None
     finish_reason: Literal["stop", "length"]
     stop_reason: str | None  # the stop string that ended it
+    token_ids: list[int] | None = None  # where they are asked for
     seewhen: ChoiceFacts
 
 
@@ -133,6 +134,7 @@ class ChunkChoice(Reply):
     logprobs: LogProbs | None = None
     finish_reason: Literal["stop", "length"] | None = None
     stop_reason: str | None = None
+    token_ids: list[int] | None = None
     seewhen: dict[str, Any] | None = None
 
 

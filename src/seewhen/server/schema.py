@@ -151,6 +151,7 @@ class ChatRequest(Unsupported):
         default=None, description="Words that are never written, as given and after a space."
     )
     include_stop_str_in_output: bool | None = None
+    return_token_ids: bool | None = Field(default=None, description="Tell the numbers of the answer's tokens.")
     continue_final_message: bool | None = Field(
         default=None, description="Go on with the assistant's message that ends the conversation."
     )
