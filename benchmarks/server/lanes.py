@@ -321,9 +321,8 @@ def main() -> None:
         parts += [(bench.bare, name, 1, "graph", 3), (bench.http, name, 1, "graph", window / 4, window / 2)]
         parts += [(bench.bare, name, most, "graph", 2), (bench.http, name, most, "graph", window / 2, window)]
         if name == options.methods[0]:
-            parts += [(bench.lanes, name, most, "beside", window / 2, window), (bench.overlap, name, most)]
-            parts += [(bench.lanes, name, most, "in turn", window / 2, window)]
-            parts += [(bench.http, name, most, "off", window, 2 * window)]
+            parts += [(bench.overlap, name, most), (bench.http, name, most, "off", window, 2 * window)]
+            parts += [(bench.lanes, name, most, way, window / 2, window) for way in ("beside", "in turn")]
     for work, *given in parts:
         if time.monotonic() > bench.end:
             bench.note(what="out of time", left=str(given))
