@@ -75,6 +75,18 @@ def test_the_papers_two_plots_come_out(tmp_path):
     assert "<style>" in (tmp_path / "ablation-contrast.svg").read_text()
 
 
+def test_settings_that_did_as_well_are_told(tmp_path):
+    def lead(scores):
+        found = made_up({"start_layer": (1, 2, 3)}, lambda start: scores[start - 1])
+        page = next(path for path in write_sweep(found, tmp_path) if path.name == "sweep.html").read_text()
+        return page.partition('class="lead">')[2].partition("</p>")[0]
+
+    assert lead([1.0, 3.0, 2.0]) == "Chosen by Accuracy: start_layer = 2."
+    told = "did as well to the last digit; of equals the first is taken."
+    assert lead([1.0, 3.0, 3.0]) == f"Chosen by Accuracy: start_layer = 2. Another setting {told}"
+    assert lead([3.0, 3.0, 3.0]) == f"Chosen by Accuracy: start_layer = 1. 2 other settings {told}"
+
+
 def test_held_out_images_are_a_fixed_fifth():
     names = [f"COCO_val2014_{i:012d}.jpg" for i in range(3000)]
     share = sum(map(held_out, names)) / 3000

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from seewhen import __version__
+from seewhen.cli.groups import Commands
 from seewhen.errors import SeewhenError
 
 # In the order in which `seewhen --help` shows them.
@@ -43,10 +44,12 @@ COMMANDS = (
 
 app = typer.Typer(
     name="seewhen",
+    cls=Commands,
     help="See only when needed: fewer hallucinations from vision-language models, without training.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,  # boxes of columns cut the names of options off on a terminal of 80 columns
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
 _debug = False

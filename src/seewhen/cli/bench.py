@@ -46,7 +46,9 @@ def bench(
     """Measure prefill, ms per token, tokens per second, memory, and the distance to the memory's own speed.
 
     seewhen bench
+
     seewhen bench --method all,cai:contrast=3,vti:directions=vti.safetensors --tokens 32
+
     seewhen bench shape:llava-1.5-7b --dtype bfloat16 --batch 1,8,32 --fast off,graph --out llava
     """
     from seewhen.backbones.loading import check_name

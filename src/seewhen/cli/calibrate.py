@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from seewhen.cli.diagnose import MaterialFlags
+from seewhen.cli.groups import Commands
 from seewhen.cli.options import ModelFlags, check_writable, flags
 
 Images = Annotated[
@@ -25,6 +26,7 @@ def register(app: typer.Typer) -> None:
     calibrate = typer.Typer(
         help="Fit directions for vti or ict, or the verdict of confirm, on pictures that no evaluation uses.",
         no_args_is_help=True,
+        cls=Commands,
     )
     calibrate.command()(flags(confirm))
     calibrate.command()(flags(vti))
@@ -94,6 +96,7 @@ def vti(
     """VTI: lines with image, faithful, hallucinated and, if wanted, prompt.
 
     seewhen calibrate vti --out vti.safetensors
+
     seewhen calibrate vti --model llava-hf/llava-1.5-7b-hf --images demos --out vti.safetensors
     """
     from seewhen.backbones.loading import check_name
@@ -125,6 +128,7 @@ def ict(
     """ICT: lines with image, question, answer (yes or no) and, if known, box of the object.
 
     seewhen calibrate ict --out ict.safetensors --count 400
+
     seewhen calibrate ict --model llava-hf/llava-1.5-7b-hf --images pope-train --out ict.safetensors
     """
     from seewhen.backbones.loading import check_name

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seewhen.benchmarks import BENCHMARKS, benchmark_class, benchmark_names
+from seewhen.cli.groups import Commands
 from seewhen.cli.options import check_folder
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    data = typer.Typer(help="The benchmarks' files in a folder of yours.", no_args_is_help=True)
+    data = typer.Typer(help="The benchmarks' files in a folder of yours.", no_args_is_help=True, cls=Commands)
     data.command()(check)
     data.command()(get)
     app.add_typer(data, name="data")

@@ -167,4 +167,4 @@ def _closing(averages: dict[str, Any] | None) -> str:
         f"{row['chair_i_high']:.1f}), {row['recall']:.1f} % found"
         for row in averages["rows"]
     )
-    return "\n".join([f"{told}. {averages['model']}, {averages['rows'][0]['images']} images:", *rows])
+    return "\n".join([f"{told}. The model {averages['model']}, on {averages['rows'][0]['images']} images:", *rows])

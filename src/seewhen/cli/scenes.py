@@ -11,29 +11,24 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from seewhen.cli.groups import Commands
 from seewhen.cli.options import check_folder
 
 if TYPE_CHECKING:
     from seewhen.scenes.scene import Scene
     from seewhen.scenes.world import Split
 
-EPILOG = """Examples:
-
-seewhen scenes render --n 16 --seed 3 --out pictures
-
-seewhen scenes render --n 500 --split shifted --questions --out shifted
-"""
-
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    scenes = typer.Typer(help="Labelled pictures of the packaged model's world.", no_args_is_help=True)
+    told = "Labelled pictures of the packaged model's world."
+    scenes = typer.Typer(help=told, no_args_is_help=True, cls=Commands)
 
     @scenes.callback()
     def _keep_subcommand() -> None:
         """Typer would fold a single command into its parent."""
 
-    scenes.command(epilog=EPILOG)(render)
+    scenes.command()(render)
     app.add_typer(scenes, name="scenes")
 
 
@@ -49,9 +44,13 @@ def render(
         bool, typer.Option("--questions", help="Also write POPE and MME questions and CHAIR's truth.")
     ] = False,
 ) -> None:
-    """Draws scenes: a PNG each, and scenes.json with every object's name, box, colour and how much is covered.
+    """Draw scenes: a PNG each, and scenes.json with every object's name, box, colour and how much is covered.
 
     The same options give the same bytes, on every machine.
+
+    seewhen scenes render --n 16 --seed 3 --out pictures
+
+    seewhen scenes render --n 500 --split shifted --questions --out shifted
     """
     from rich.console import Console
     from rich.progress import track

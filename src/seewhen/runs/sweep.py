@@ -195,6 +195,7 @@ def _is_number(value: Any) -> bool:
 def write_sweep(found: Sweep, out: Path) -> list[Path]:
     """sweep.json, one SVG per plot, and sweep.html."""
     metric = found.metric
+    top = found.best.metrics[metric.name]["value"]
     files = {"sweep.json": to_json(_plain(found))}
     plots = curves(found)
     for field, svg in plots:
@@ -218,6 +219,7 @@ def write_sweep(found: Sweep, out: Path) -> list[Path]:
         method=wording.title(found.method),
         metric=metric.title,
         chosen=_show(found.best.values),
+        tied=sum(p.metrics[metric.name]["value"] == top for p in found.points) - 1,
         plots=[Markup(svg) for _, svg in plots],
         tested=tested,
         tuned=tuned,

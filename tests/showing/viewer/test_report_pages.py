@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -227,8 +226,8 @@ def test_the_hint_for_maps_is_a_command_that_works(
 ) -> None:
     """With the way to the runs as the report was given it, and the id of the answer that is shown."""
     browser.open(report / "answers-2.html")
-    said = browser.run("at('map-note').textContent")
-    (command,) = re.findall(r"`(seewhen view .*?)`", said)
+    command = browser.run("at('map-note').querySelector('code').textContent")
+    assert command.startswith("seewhen view ") and "`" not in browser.run("document.body.innerText")
     assert shlex.quote(browser.run("DATA.id")) in command
     page = tmp_path / "view.html"
     monkeypatch.setattr("sys.argv", [*shlex.split(command), "--no-open", "--out", str(page)])

@@ -101,8 +101,20 @@ def _groups(seen: Seen, marks: _Marks) -> Iterator[tuple[list[str], list[Piece],
     for said in seen.said:
         together.setdefault(said.record.answer, []).append(said)
     for some in together.values():
-        back = [{"by": said.method, **each} for said in some for each in said.record.told.get("taken_back", ())]
-        yield [said.method for said in some], list(marks.pieces(some[0])), back
+        yield [said.method for said in some], list(marks.pieces(some[0])), _taken_back(some)
+
+
+def _taken_back(some: Sequence[Said]) -> list[dict[str, Any]]:
+    """The sentences that these methods took back; those that several took back alike once, with all who did."""
+    found: list[dict[str, Any]] = []
+    for said in some:
+        for each in said.record.told.get("taken_back", ()):
+            same = [one for one in found if one["text"] == each["text"] and said.method not in one["by"]]
+            if same:
+                same[0]["by"].append(said.method)
+            else:
+                found.append({**each, "by": [said.method]})
+    return found
 
 
 class _Marks:

@@ -96,6 +96,9 @@ function plainToken(text) {
   return { id: -1, text, special: false, entropy: null, risk: null, probability: null, fired: [], runners: [] };
 }
 
+// A sentence whose commands stand between backticks, as a page shows it.
+const coded = (text) => text.split("`").map((part, number) => element(number % 2 ? "code" : "span", {}, part));
+
 function element(name, attributes = {}, text = null) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);

@@ -191,7 +191,8 @@ function showMap(answer, word) {
     note += even ? ": the same everywhere" : `: strongest at ${placeOf(peak, grids, DATA.images.length)}`;
     if (attends) note += `. ${massNote(answer)}`;
   }
-  at("map-note").textContent = note;
+  at("map-note").replaceChildren(...coded(note));
+  note = note.replaceAll("`", "");
   DATA.images.forEach((picture, image) => {
     drawMap(overlay(image), picture, grids, image, map, state.look, peak);
     overlay(image).setAttribute("aria-label", note);

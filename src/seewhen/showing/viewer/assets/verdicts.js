@@ -79,7 +79,7 @@ function buildAverages() {
   const known = DATA.averages;
   at("averages").hidden = !known;
   if (!known) return;
-  at("averages-of").textContent = `of ${known.model}`;
+  at("averages-of").textContent = `of the model ${known.model}`;
   const number = (value) => (value === null || value === undefined ? "" : value.toFixed(1));
   at("averages-rows").replaceChildren(...known.rows.map((row) => {
     const line = element("tr");
