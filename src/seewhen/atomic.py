@@ -24,8 +24,10 @@ def replacing(target: Path, *, durable: bool = False) -> Iterator[str]:
         if durable:
             sync(Path(name))
         os.replace(name, target)
-    except BaseException:
+    except BaseException as error:
         Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None and error.errno is not None:
+            raise OSError(error.errno, error.strerror, str(target)) from error  # what fails in write() has no name
         raise
     if durable:
         sync(target.parent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,7 +35,8 @@ class Registry:
         """Refuse a name that does not exist, without importing anything for it."""
         if name not in self.names:
             raise InvalidMethod(
-                f"There is no {self.what} {name!r}.", f"{self.what.title()}s: {', '.join(self.names)}."
+                f"There is no {self.what} {name!r}.",
+                f"{nearest(name, self.names)}{self.what.title()}s: {', '.join(self.names)}.",
             )
 
     def load(self, name: str) -> Any:
@@ -53,10 +55,18 @@ class Registry:
         return found
 
 
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A question that comes before the list of names, where one of them was probably meant."""
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f"Did you mean {near[0]}? " if near else ""
+
+
 def no_parameter(who: str, unknown: Iterable[str], known: Iterable[str], several: bool = False) -> InvalidMethod:
     """The error of parameters that `who`, one or several, does not have."""
-    named = f"{'have' if several else 'has'} no parameter {', '.join(map(repr, sorted(unknown)))}"
-    return InvalidMethod(f"{who} {named}.", f"Parameters: {', '.join(known) or 'none'}.")
+    wrong, names = sorted(unknown), list(known)
+    named = f"{'have' if several else 'has'} no parameter {', '.join(map(repr, wrong))}"
+    hint = "".join(nearest(name, names) for name in wrong)
+    return InvalidMethod(f"{who} {named}.", f"{hint}Parameters: {', '.join(names) or 'none'}.")
 
 
 def no_preset(who: str, preset: str, known: Iterable[str]) -> InvalidMethod:
@@ -66,5 +76,6 @@ def no_preset(who: str, preset: str, known: Iterable[str]) -> InvalidMethod:
     cells = len(names) - len(main)
     more = [f"and {cells} for a model and a data set (`seewhen methods {who}`)"] if cells else []
     return InvalidMethod(
-        f"{who} has no preset {preset!r}.", f"Its presets are: {', '.join(main + more) or 'none'}."
+        f"{who} has no preset {preset!r}.",
+        f"{nearest(preset, names)}Its presets are: {', '.join(main + more) or 'none'}.",
     )

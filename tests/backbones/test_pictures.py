@@ -229,9 +229,9 @@ def png(width: int, height: int, rows: bytes = b"") -> bytes:
         (png(9_000, 9_000), "has 9000 x 9000 pixels: decoding a PNG takes about 926 MiB, more than 768."),
         (png(20_000, 4), "has 20000 x 4 pixels: too long for its width. At most 200:1."),
         (png(8, 8, bytes(30)), "Is the file complete?"),
+        (b"", "is empty. Is the file complete?"),
         (b"GIF8", "is not an image of a known kind. Formats: JPEG, PNG"),
         (b"\xff\xd8\xff", "Is the file complete?"),
-        (b"", "is not an image of"),
     ],
 )
 def test_what_is_wrong_with_a_picture(data: bytes, told: str, tmp_path: Path) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from cli.command import in_process
+from runs.tiny_checkpoint import write
 from seewhen import cli
 from seewhen.runs.engine import Interrupted
 
@@ -16,7 +20,7 @@ from seewhen.runs.engine import Interrupted
     [
         (KeyboardInterrupt(), 130, ""),
         (Interrupted("Stopped with 3 of 9.", "Go on."), 130, "error: Stopped with 3 of 9. Go on.\n"),
-        (OSError(28, "No space left on device", "a.json"), 2, "error: a.json: No space left on device. "),
+        (OSError(13, "Permission denied", "a.json"), 2, "error: a.json: Permission denied. --debug shows where."),
     ],
 )
 def test_how_it_ends(
@@ -43,3 +47,43 @@ def test_waiting_threads_sleep_unless_the_user_says_otherwise(
         monkeypatch.delenv("OMP_WAIT_POLICY")
     assert in_process(monkeypatch, capsys)("methods").code == 0
     assert os.environ["OMP_WAIT_POLICY"] == kept
+
+
+_FULL = """
+import resource, sys
+# No file may grow beyond this: writing fails as it does on a full disk.
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+from seewhen.cli import main
+sys.argv = sys.argv[1:]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("scenes render --n 2 --out out", "File too large. Make room"),  # Pillow writes
+        (
+            "describe scene.png --model model -n 8 --trace out/trace",
+            "out/trace cannot be written: File too large.",
+        ),
+        (
+            "eval pope --model model --scenes 3 --no-controls --method regular --out out",
+            "File too large. Make room",
+        ),
+    ],
+)
+def test_a_full_disk_is_told_in_a_line(command: str, told: str, tmp_path: Path) -> None:
+    """What fails in the middle of a write names no file; nothing half written stays under its name."""
+    from seewhen.scenes import render, sample
+
+    write(tmp_path / "model")
+    render(sample("test", 0)).save(tmp_path / "scene.png")
+    run = [sys.executable, "-B", "-c", _FULL, "seewhen", *command.split()]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert (
+        done.stderr.splitlines()[-1] == f"error: {named}File too large. Make room and give the same command again."
+    )
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.rglob(".trace*")] == []

@@ -129,6 +129,8 @@ def _plain_errors(name: str) -> Iterator[None]:
 
 def _header(name: str, data: bytes, limits: PictureLimits) -> Image.Image:
     """The picture with only its header read."""
+    if not data:
+        raise UnreadablePicture(f"{name} is empty.", "Is the file complete?")
     if data.startswith(b"\xff\xd8\xff") and "JPEG" in limits.formats:
         scans = _scans(data, limits.scans)
         if scans > limits.scans:

@@ -6,6 +6,7 @@ the top (no torch, no transformers), so that `seewhen --help` answers at once.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -89,10 +90,13 @@ def main() -> None:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(error.exit_code) from None
     except OSError as error:
-        if _debug or error.filename is None:
+        if _debug or error.errno is None:
             raise
         # A disk that filled up, a folder that was taken away: what could be checked before, was.
-        sys.stderr.write(f"error: {error.filename}: {error.strerror}. --debug shows where.\n")
+        what = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        hint = "Make room and give the same command again." if full else "--debug shows where."
+        sys.stderr.write(f"error: {what}. {hint}\n")
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None

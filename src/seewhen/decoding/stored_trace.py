@@ -72,7 +72,7 @@ class _Described(TypedDict):
 def save(fields: Mapping[str, Any], path: str | Path) -> Path:
     """Write the fields of a trace to both files, each as a whole; returns the JSON's path."""
     import torch
-    from safetensors.torch import save_file
+    from safetensors import torch as safetensors
 
     described, stored = _files(path)
     plain = {k: v for k, v in fields.items() if k not in _ELSEWHERE}
@@ -82,7 +82,8 @@ def save(fields: Mapping[str, Any], path: str | Path) -> Path:
     for number, picture in enumerate(fields["pictures"]):
         tensors[f"{_PICTURE}{number}"] = torch.frombuffer(bytearray(picture), dtype=torch.uint8)
     with replacing(stored) as temporary:
-        save_file({k: v.contiguous() for k, v in tensors.items()}, temporary)
+        # Not by its save_file, whose error on a full disk is no OSError.
+        Path(temporary).write_bytes(safetensors.save({k: v.contiguous() for k, v in tensors.items()}))
     with replacing(described) as temporary:
         Path(temporary).write_text(json.dumps(plain, ensure_ascii=False, indent=1), encoding="utf-8")
     return described

@@ -60,13 +60,13 @@ class Directions:
 
     def save(self, path: str | Path) -> Path:
         """Write a safetensors file; the same directions give the same bytes."""
-        from safetensors.torch import save_file
+        from safetensors import torch as safetensors
 
         target = Path(path)
         described = json.dumps({"method": self.method, "provenance": self.provenance}, sort_keys=True)
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
         with replacing(target) as temporary:
-            save_file(tensors, temporary, metadata={_KEY: described})
+            Path(temporary).write_bytes(safetensors.save(tensors, metadata={_KEY: described}))
         return target
 
     @classmethod

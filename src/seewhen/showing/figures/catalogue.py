@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from seewhen.errors import InvalidInput
+from seewhen.registry import nearest
 from seewhen.showing.figures import ablations, captions, entropies, failures, firing, maps, measured, studies
 from seewhen.showing.figures.cases import Case
 from seewhen.showing.figures.style import Drawing
@@ -139,9 +139,7 @@ def figure_named(name: str) -> Entry:
     """The figure of that name."""
     if name in FIGURES:
         return FIGURES[name]
-    near = difflib.get_close_matches(name, FIGURES, 1)
-    hint = f"Did you mean {near[0]}? " if near else ""
-    raise InvalidInput(f"There is no figure {name!r}.", f"{hint}Figures: {', '.join(FIGURES)}.")
+    raise InvalidInput(f"There is no figure {name!r}.", f"{nearest(name, FIGURES)}Figures: {', '.join(FIGURES)}.")
 
 
 def most_telling(entry: Entry, cases: Sequence[Case], index: int | None = None) -> Case:
