@@ -82,8 +82,5 @@ def test_a_full_disk_is_told_in_a_line(command: str, told: str, tmp_path: Path) 
     run = [sys.executable, "-B", "-c", _FULL, "seewhen", *command.split()]
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert (
-        done.stderr.splitlines()[-1] == f"error: {named}File too large. Make room and give the same command again."
-    )
-    assert "Traceback" not in done.stderr
+    assert f"error: {told}" in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
     assert [path.name for path in tmp_path.rglob(".trace*")] == []
