@@ -100,11 +100,12 @@ def _gap(cell: dict[str, Any]) -> str:
 
 def ceilings(scores: dict[str, Any]) -> str:
     """What each model could recover."""
-    lines = ["| | pictures | invented now | at the same recall | recoverable |", "|---|---|---|---|---|"]
+    lines = ["| | pictures | invented now | at the same recall | recoverable | without other captions |"]
+    lines.append("|---|---|---|---|---|---|")
     for part, title in TITLES.items():
         for mode, found in scores[part].get("ceiling", {}).items():
             cells = [found[name] for name in ("invented_now", "invented_at_same_recall", "recoverable")]
-            shown = [_share(cell) for cell in cells]
+            shown = [_share(cell) for cell in (*cells, found["alone"]["recoverable"])]
             how = "greedy" if mode == "greedy" else "sampled"
             lines.append(" | ".join([f"| {title}, {how}", str(found["pictures"]), *shown]) + " |")
     return "\n".join(lines)
@@ -127,8 +128,10 @@ def ablations(scores: dict[str, Any], part: str) -> str:
 
 def targets(scores: dict[str, Any]) -> str:
     """What was aimed at: a quarter less at equal recall, better than cutting, most of the ceiling."""
-    lines = ["| | CHAIR_i | Δ recall | cut after so many sentences | cooler | recoverable | recovered |"]
-    lines.append("|---|---|---|---|---|---|---|")
+    lines = [
+        "| | CHAIR_i | Δ recall | cut after so many sentences | cooler | recoverable | recovered | of one text's |"
+    ]
+    lines.append("|---|---|---|---|---|---|---|---|")
     for part, title in TITLES.items():
         for mode, how in (("t1", "sampled"), ("greedy", "greedy")):
             rows = {
@@ -137,6 +140,7 @@ def targets(scores: dict[str, Any]) -> str:
             cuts = [f"{number}: {_beside(rows[f'regular, {number} sentences'])}" for number in (3, 4)]
             cooler = "greedy is the coolest" if mode == "greedy" else _coolest(scores[part]["rows"])
             ceiling = scores[part]["ceiling"][mode]["recoverable"]
+            alone = scores[part]["ceiling"][mode]["alone"]["recoverable"]
             for name in ("comes", "verdict-1"):
                 if name in rows:
                     cells = [
@@ -144,9 +148,23 @@ def targets(scores: dict[str, Any]) -> str:
                         "; ".join(cuts),
                         cooler,
                         _share(ceiling),
-                        _recovered(rows[name], ceiling),
+                        f"{_gain(rows[name]):.1f}{_recovered(rows[name], ceiling)}",
+                        _recovered(rows[name], alone).removeprefix(": "),
                     ]
                     lines.append(" | ".join([f"| {title}, {how}: {called(name)}", *cells]) + " |")
+    return "\n".join(lines)
+
+
+def beside(scores: dict[str, Any]) -> str:
+    """`confirm` as it comes less each control, paired by picture and seed."""
+    lines = ["| `confirm` as it comes, less | Δ CHAIR_i | Δ recall |", "|---|---|---|"]
+    for part, title in TITLES.items():
+        for mode, how in (("t1", "sampled"), ("greedy", "greedy")):
+            for row in scores[part]["rows"]:
+                if (row["method"], row["mode"], row["tokens"]) == ("comes", mode, 64):
+                    for name, gaps in row["beside"].items():
+                        cells = [_gap({"difference": gaps[metric]}) for metric in ("chair_i", "recall")]
+                        lines.append(" | ".join([f"| {title}, {how}: regular, {name}", *cells]) + " |")
     return "\n".join(lines)
 
 
@@ -160,18 +178,20 @@ def _coolest(rows: list[dict[str, Any]]) -> str:
 
 
 def _aimed(row: dict[str, Any]) -> tuple[str, str]:
-    value, gap = row["chair_i"]["value"], row["chair_i"]["difference"]["value"]
-    return f"{value:.1f} ({gap / (value - gap):+.0%})", _gap(row["recall"])
+    value, gap, share = (row["chair_i"][name] for name in ("value", "difference", "share"))
+    less = f"{gap['value'] / (value - gap['value']):+.0%}, {share['low']:+.0%} to {share['high']:+.0%}"
+    return f"{value:.1f} ({less})", _gap(row["recall"])
+
+
+def _gain(row: dict[str, Any]) -> float:
+    """Points of unique objects that are no longer invented."""
+    return -float(row["chair_i_unique"]["difference"]["value"])
 
 
 def _recovered(row: dict[str, Any], ceiling: dict[str, float]) -> str:
-    """Points of unique objects; their share where recall is about the same and there is a ceiling for certain."""
-    gain, recall = -row["chair_i_unique"]["difference"]["value"], row["recall"]["difference"]["value"]
-    return (
-        f"{gain:.1f}: {gain / (100 * ceiling['value']):.0%}"
-        if ceiling["low"] > 0 and recall > -1.5
-        else f"{gain:.1f}"
-    )
+    """The share of a ceiling, where recall is about the same and the ceiling is above nothing for certain."""
+    told = ceiling["low"] > 0 and row["recall"]["difference"]["value"] > -1.5
+    return f": {_gain(row) / (100 * ceiling['value']):.0%}" if told else ""
 
 
 def gains(scores: dict[str, Any]) -> str:
@@ -206,6 +226,7 @@ def _share(cell: dict[str, float]) -> str:
 def blocks(scores: dict[str, Any]) -> dict[str, str]:
     """The generated parts of the page, by their marks."""
     found = {"ceiling": ceilings(scores), "gains": gains(scores), "targets": targets(scores)}
+    found["beside"] = beside(scores)
     for part in TITLES:
         for mode in ("greedy", "t1"):
             found[f"{part} {mode}"] = table(scores[part]["rows"], mode)

@@ -32,7 +32,7 @@ def draw(scores: dict[str, Any]) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "seewhen"
     for metric, name in (("chair_i", "confirm.svg"), ("chair_s", "confirm-sentences.svg")):
         _curves(scores, metric, FOLDER / name)
-    _when(scores["scenes-ablation"]["rows"], FOLDER / "confirm-when.svg")
+    _when(scores, FOLDER / "confirm-when.svg")
     _calibration(json.loads((HERE / "detector.json").read_text("utf-8")), FOLDER / "confirm-calibration.svg")
 
 
@@ -87,36 +87,41 @@ def _number(row: dict[str, Any]) -> str:
     return found[0] if found else ""
 
 
-def _when(rows: list[dict[str, Any]], path: Path) -> None:
+def _when(scores: dict[str, Any], path: Path) -> None:
     """How much of the effect is left where only doubtful words are asked about."""
     import matplotlib.pyplot as plt
 
-    named = {row["method"]: row for row in rows if row["mode"] == "t1"}
-    whole = named["verdict0"]
-    figure, axis = plt.subplots(figsize=(6, 4), constrained_layout=True)
+    figure, axes = plt.subplots(1, 2, figsize=(9, 4.4), sharey=True, constrained_layout=True)
+    for axis, (part, title) in zip(axes, PARTS.items(), strict=True):
+        _saved(axis, scores[part.replace("test", "ablation")]["rows"])
+        axis.set_title(f"{title}, sampled", fontsize=10)
+        axis.set_xlabel("questions saved, percent")
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=7, loc="lower left")
+    axes[0].set_ylabel("effect on CHAIR_i kept, percent")
+    _save(figure, path)
+
+
+def _saved(axis: Any, rows: list[dict[str, Any]]) -> None:
+    """One model's questions, and the controls, which ask none."""
+    named = {(row["method"], row["mode"]): row for row in rows}
+    whole = named["verdict0", "t1"]
+
+    def kept(row: dict[str, Any]) -> float:
+        return 100 * float(row["chair_i"]["difference"]["value"] / whole["chair_i"]["difference"]["value"])
+
     for kind, colour in (("entropy", "#1f77b4"), ("probability", "#d62728")):
-        mine = [row for name, row in named.items() if re.match(kind, name)]
+        mine = [row for (name, mode), row in named.items() if re.match(kind, name) and mode == "t1"]
         mine = sorted([*mine, whole], key=lambda row: row["asked"]["value"])
         saved = [100 * (1 - row["asked"]["value"] / whole["asked"]["value"]) for row in mine]
-        effect = [row["chair_i"]["difference"]["value"] for row in mine]
-        kept = [100 * value / whole["chair_i"]["difference"]["value"] for value in effect]
-        axis.plot(saved, kept, "o-", color=colour, label=f"asked by {kind}")
+        label = f"asked by {kind} (all asked: recall {_points(whole)})"
+        axis.plot(saved, [kept(row) for row in mine], "o-", color=colour, label=label)
     axis.plot([0, 100], [100, 0], color="#999999", linestyle=":", label="as much lost as saved")
-    for (name, mode), colour, shape in (
-        (("regular, 3 sentences", "t1"), "#2ca02c", "s"),
-        (("regular", "t0.33"), "#9467bd", "D"),
+    for row, colour, shape, label in (
+        (named["regular, 3 sentences", "t1"], "#2ca02c", "s", "cut after 3 sentences"),
+        (named["regular", "t0.33"], "#9467bd", "D", "temperature 0.33"),
     ):
-        row = next(row for row in rows if (row["method"], row["mode"]) == (name, mode))
-        kept = [100 * row["chair_i"]["difference"]["value"] / whole["chair_i"]["difference"]["value"]]
-        label = "no question: " + ("temperature 0.33" if mode == "t0.33" else "cut after 3 sentences")
-        axis.plot(
-            [100], kept, shape, color=colour, label=f"{label} (recall {_points(row)}; all asked {_points(whole)})"
-        )
-    axis.set_xlabel("questions saved, percent")
-    axis.set_ylabel("effect on CHAIR_i kept, percent")
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
-    _save(figure, path)
+        axis.plot([100], [kept(row)], shape, color=colour, label=f"{label}: recall {_points(row)}")
 
 
 def _points(row: dict[str, Any]) -> str:

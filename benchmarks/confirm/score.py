@@ -104,6 +104,10 @@ def summary(groups: Sequence[Array], base: Sequence[Array] | None) -> dict[str, 
             low, high = np.quantile(drawn[:, place] - theirs[:, place], (0.025, 0.975))
             gap = point[place] - other[place]
             result[name]["difference"] = {"value": _round(gap), "low": _round(low), "high": _round(high)}
+        place = METRICS.index("chair_i")
+        low, high = np.quantile(drawn[:, place] / theirs[:, place] - 1, (0.025, 0.975))
+        share = point[place] / other[place] - 1
+        result["chair_i"]["share"] = {"value": _round(share), "low": _round(low), "high": _round(high)}
     return result
 
 
@@ -152,12 +156,30 @@ class Study:
             if not itself or mode not in ("greedy", "t1"):
                 base = [self.counts(regular[seed]) for seed, _ in shared]
             groups = [self.counts(captions) for _, captions in (shared or seeds)]
-            found.append({"method": name, "mode": mode, "tokens": tokens, **summary(groups, base or None)})
+            row = {"method": name, "mode": mode, "tokens": tokens, **summary(groups, base or None)}
+            if name == "comes" and tokens == 64:
+                row["beside"] = self._beside(groups, [seed for seed, _ in shared or seeds], mode)
+            found.append(row)
             if name == "regular":
                 for sentences in CUTS:
                     shorter = [self.counts(captions, sentences) for _, captions in seeds]
                     row = {"method": f"regular, {sentences} sentences", "mode": mode, "tokens": tokens}
                     found.append({**row, **summary(shorter, groups)})
+        return found
+
+    def _beside(self, groups: Sequence[Array], seeds: Sequence[int | None], mode: str) -> dict[str, Any]:
+        """Captions of these seeds less each control: regular ones cut off, and cooler ones."""
+        regular = dict(self.runs["regular", mode, 64])
+        controls = {f"cut after {k} sentences": [self.counts(regular[s], k) for s in seeds] for k in CUTS}
+        for (name, cooler, tokens), captions in self.runs.items():
+            if (name, tokens) == ("regular", 64) and cooler not in ("greedy", mode) and mode == "t1":
+                known = dict(captions)
+                controls[f"temperature {cooler[1:]}"] = [self.counts(known[s]) for s in seeds if s in known]
+        found = {}
+        for name, control in controls.items():
+            if len(control) == len(groups):
+                gaps = summary(groups, control)
+                found[name] = {metric: gaps[metric]["difference"] for metric in ("chair_i", "recall")}
         return found
 
     def bounds(self, odds: Path, replicates: int = REPLICATES) -> dict[str, Any]:
@@ -170,6 +192,8 @@ class Study:
             seeds = self.runs.get(("mark", mode, 64), [])[:1]
             for _, captions in seeds:
                 found[mode] = self._bound(captions, asked, others, replicates)
+                alone = self._bound(captions, asked, (), replicates)  # without what other captions say
+                found[mode]["alone"] = {name: alone[name] for name in ("invented_at_same_recall", "recoverable")}
         return found
 
     def _bound(
@@ -192,7 +216,7 @@ class Study:
                 rows["true"].append(name in item.objects)
                 rows["said"].append(name in said)
                 rows["odds"].append(value)
-                rows["elsewhere"].append(np.mean([name in objects for objects in drawn]))
+                rows["elsewhere"].append(np.mean([name in objects for objects in drawn]) if drawn else 0.0)
                 for signal in DOUBT:
                     rows[signal].append(said[name][signal] if name in said else np.nan)
         return {"pictures": len(asked), **asdict(ceiling(Pairs.of(**rows), replicates=replicates))}
