@@ -85,6 +85,13 @@ def test_silence_has_its_price(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("labels", [False, True])
+def test_one_method_is_held_against_nothing(tmp_path: Path, labels: bool) -> None:
+    of = found(tmp_path, labels=labels, regular=[BOTH] * PICTURES)
+    told = "Only regular decoding was tried on these 20 pictures: name a method to hold against it."
+    assert summary(of)[0] == told
+
+
 def test_small_words_make_no_difference(tmp_path: Path) -> None:
     of = found(tmp_path, regular=[BOTH] * PICTURES, same=["The dog, and the cat!"] * PICTURES)
     assert summary(of)[0] == "No method changes a word that matters on these 20 pictures."

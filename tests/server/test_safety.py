@@ -170,7 +170,9 @@ def test_transport(server: Running) -> None:
 
     assert code(post(server, pieces()), 413) == "body_too_large"
     assert code(get(server, "/nothing"), 404) == "not_found"
-    assert code(get(server, "/v1/chat/completions"), 405) == "method_not_allowed"
+    refused = get(server, "/v1/chat/completions")
+    assert code(refused, 405) == "method_not_allowed"
+    assert "/v1/chat/completions does not take GET." in refused.json()["error"]["message"]
     assert code(post(server, {**SMALL, "model": "other"}), 404) == "model_not_found"
     assert get(server, "/docs").status_code == 404
 

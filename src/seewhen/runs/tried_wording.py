@@ -20,6 +20,8 @@ def summary(found: Outcome) -> list[str]:
 def _headline(found: Outcome) -> str:
     pictures = counted(len(found.pictures), "picture")
     others = [method for method in found.methods if method.label != REGULAR]
+    if not others:
+        return f"Only regular decoding was tried on these {pictures}: name a method to hold against it."
     if not found.labelled:
         moved = [method for method in others if method.counts["changed"]]
         if not moved:

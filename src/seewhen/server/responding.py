@@ -95,7 +95,9 @@ async def told(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
         headers = dict(error.headers or {})
-        error = ApiError(error.status_code, code, "There is nothing here.", "See /openapi.json.")
+        wrong = f"{request.url.path} does not take {request.method}."
+        what = wrong if code == "method_not_allowed" else "There is nothing here."
+        error = ApiError(error.status_code, code, what, "See /openapi.json.")
         return JSONResponse(error.body(), error.status, headers)
     if isinstance(error, RequestValidationError):
         name = str(error.errors()[0]["loc"][-1])
