@@ -28,6 +28,7 @@ import triton
 import seewhen
 from seewhen.asking.attach import Attachment
 from seewhen.backbones.shapes import random_inputs, random_model, shape_config
+from seewhen.decoding import fork
 from seewhen.decoding.fast import modules
 from seewhen.decoding.kernels import recurrent_kernel, relevance_kernel, second_look_kernel
 from seewhen.decoding.tilted_attention import Relevance
@@ -41,6 +42,11 @@ SWITCHES: dict[str, tuple[Any, str, Any]] = {
     "recurrent": (modules, "recurrent_layers", lambda _: iter(())),
     "relevance": (Relevance, "fuses", lambda *_: False),
     "second look": (SecondLook, "_fused", lambda *_: False),
+    "gates at the end": (fork, "MOST_GATES", 0),
+    "more than one gate at the end": (fork, "MOST_GATES", 1),
+    "more than two": (fork, "MOST_GATES", 2),
+    "the fourth": (fork, "MOST_GATES", 3),
+    "a limit to them": (fork, "MOST_GATES", 4),
 }
 
 
@@ -266,6 +272,41 @@ def cai(setting: Setting) -> list[dict]:
     return out + step_costs(setting, "llava-1.5-7b", methods, 8, repeats=4)
 
 
+_GATES = ("gates at the end", "the fourth", "more than two", "a limit to them", "more than one gate at the end")
+
+
+def _forks(setting: Setting, shape: str, rows: int, left_out: tuple[str, ...], contrast: bool = False) -> dict:
+    methods = {"regular": seewhen.method("regular"), "cai": seewhen.method("cai")}
+    if contrast:
+        methods["cai+contrast"] = seewhen.method("cai", contrast=3.0)
+    out = {}
+    for name in left_out:
+        with without(name):
+            out[f"without {name}"] = step_costs(setting, shape, methods, rows, repeats=3)
+    return out
+
+
+def forks(setting: Setting) -> dict:
+    """CAI with none to four of its gates decided at the end of the step, one row of LLaVA-1.5-7B's shape."""
+    return _forks(setting, "llava-1.5-7b", 1, _GATES)
+
+
+def forks_of_eight(setting: Setting) -> dict:
+    """The same for eight rows, of which sixteen paths are one gate's."""
+    return _forks(setting, "llava-1.5-7b", 8, ("gates at the end", "the fourth"))
+
+
+def forks_contrasted(setting: Setting) -> dict:
+    """The same with a row of text alone beside it."""
+    return _forks(setting, "llava-1.5-7b", 1, ("gates at the end", "the fourth"), contrast=True)
+
+
+def forks_of_qwen(setting: Setting) -> dict:
+    """Qwen3.5-4B's shape, which has one gate."""
+    both = ("gates at the end", "the fourth")
+    return _forks(setting, "qwen3.5-4b", 1, both) | {"8 rows": _forks(setting, "qwen3.5-4b", 8, both)}
+
+
 def gaps(setting: Setting) -> dict:
     """Where a regular step's time is that no kernel takes: replays alone, with the tape, and the pauses."""
     model, config = setting.model("llava-1.5-7b")
@@ -339,7 +380,7 @@ ITEMS: dict[str, Callable[[Setting], Any]] = {
     item.__name__: item
     for item in (
         recurrent_layer, relevance, second_look, qwen, qwen_profile, gaps, second_tier, cai, cai_profile,
-        memvr_profile, sid_profile,
+        memvr_profile, sid_profile, forks, forks_of_eight, forks_of_qwen, forks_contrasted,
     )
 }  # fmt: skip
 

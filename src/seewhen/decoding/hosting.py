@@ -89,7 +89,10 @@ def _fast(
     from seewhen.decoding.kernels.attention_kernel import attention
 
     def tilted(weights: Tensor, gate: Tensor, form: str, strength: float) -> Tensor:
-        return attention(*states, mask, scaling, weights, gate, form, strength)[0]
+        main, fresh = None, None
+        if step is not None and step.fork is not None and step.fork.states:
+            main, fresh = step.sequence.rows, step.fork.own(states[1])
+        return attention(*states, mask, scaling, weights, gate, form, strength, main, fresh)[0]
 
     if step is None or layer not in step.edited:
         return attention(*states, mask, scaling)[0]

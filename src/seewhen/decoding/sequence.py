@@ -17,6 +17,7 @@ from torch import Tensor
 
 from seewhen.backbones.backbone import Backbone
 from seewhen.decoding.attention_call import AttentionCall
+from seewhen.decoding.fork import Fork, Forked
 from seewhen.decoding.prefill import ImageColumns, Prefill
 from seewhen.decoding.recorder import Recorder
 
@@ -73,6 +74,10 @@ class Intervention:
         """Return the edited attention mask; `shape` is (queries, columns)."""
         return mask
 
+    def undecided(self, sequence: Sequence) -> tuple[int, ...]:
+        """Layers that it gates and edits, whose gates may be decided at the end of a step: see `fork.py`."""
+        return ()
+
     def install(self, backbone: Backbone, current: CurrentStep) -> list[Any]:
         """Place hooks of your own (on an MLP, say), return their handles; `current.step` is the running step."""
         return []
@@ -120,6 +125,7 @@ class Sequence:
     placement: object = None  # of its session, when it began
     prefill: Prefill | None = None  # kept for methods that ask in the middle of decoding
     taken_back: Tensor | None = None  # (rows, columns), bool: columns of tokens that were taken back
+    forked: Forked | None = None  # gates that are decided at the end of a step, where its cache allows it
 
     def kept(self) -> Sequence:
         """A copy whose records stay when a captured step goes on to write to this one's addresses."""
@@ -190,6 +196,7 @@ class Step:
         self.prefill = prefill
         self.scratch: list[dict[str, Any]] = [{} for _ in sequence.interventions]
         self.recorder = sequence.recorder
+        self.fork = None if prefill is not None or sequence.forked is None else Fork(sequence, sequence.forked)
         # The layers whose attention something changes: the others never ask.
         self.edited, self.masked = sequence.tables.edits, sequence.tables.masks
 

@@ -23,6 +23,7 @@ from transformers import DynamicCache
 from seewhen.backbones.backbone import Backbone
 from seewhen.decoding.branches import decode_arguments, prefill_arguments
 from seewhen.decoding.calls import Calls, left_early
+from seewhen.decoding.fork import forget
 from seewhen.decoding.hosting import FAST, KEYWORD, PREFIX, hosted_name, leave_alone
 from seewhen.decoding.kept import Kept
 from seewhen.decoding.method import Logits, Method, Parts
@@ -143,6 +144,7 @@ class Session:
         if kwargs.get("inputs_embeds") is None:
             kwargs["inputs_embeds"] = self.backbone.decoder.get_input_embeddings()(kwargs.pop("input_ids"))
         kwargs.pop("input_ids", None)
+        forget()
         cache = kwargs.get("past_key_values")
         sequence: Sequence | None = getattr(cache, ATTRIBUTE, None)
         new_tokens = kwargs["inputs_embeds"].shape[1]
@@ -288,10 +290,14 @@ def _stop(placement: object, method: Method) -> Any:
 
 
 def _layer_hook(layer: int) -> Any:
-    def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+    def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
         step: Step | None = kwargs.get(KEYWORD)
-        if step is not None:
-            step.before_layer(layer, args[0] if args else kwargs["hidden_states"])
+        if step is None:
+            return None
+        step.before_layer(layer, args[0] if args else kwargs["hidden_states"])
+        if step.fork is not None and layer in step.fork.forked.layers:
+            return step.fork.grown(args, kwargs)
+        return None
 
     return hook
 

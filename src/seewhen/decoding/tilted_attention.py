@@ -153,6 +153,8 @@ class Tilt(Intervention):
         open_ = memory.present.to(hidden.device)
         if step.prefill is not None and not self.edit_prefill:
             open_ = torch.zeros_like(open_)
+        if step.fork is not None and self.gate is not None and layer in step.fork.forked.layers:
+            return step.fork.undecided(layer, hidden[:, -1], self.gate, memory.history.get(layer), open_)
         states = hidden[: sequence.rows, -1]
         if self.gate is not None and sequence.fast and _one_pass(sequence.backbone, states):
             from seewhen.decoding.kernels import gate_kernel
@@ -176,6 +178,15 @@ class Tilt(Intervention):
         threshold = history.threshold(self.gate.sd_factor, self.gate.start).to(uncertainty.device)
         history.update(uncertainty.to(history.mean.device))
         return threshold
+
+    def undecided(self, sequence: Sequence) -> tuple[int, ...]:
+        """All layers of a plain gated tilt that our kernels serve."""
+        states = torch.empty(1, sequence.backbone.head.weight.shape[-1], dtype=sequence.backbone.head.weight.dtype)
+        states = states.to(sequence.backbone.head.weight.device)
+        plain = (
+            type(self) is Tilt and self.gate is not None and self.kl_budget is None and not sequence.recorder.full
+        )
+        return self.layers if plain and sequence.fast and _one_pass(sequence.backbone, states) else ()
 
     def fuses(self, step: Step) -> bool:
         """A plain tilt whose attention nobody records."""

@@ -15,6 +15,7 @@ from triton.compiler import compile as compiled
 
 B, F, BOOL, LONG, INT = "*bf16", "*fp32", "*i1", "*i64", "i32"
 TILE = {"block_n": 64, "block_k": 128, "precision": "tf32"}
+PLAIN = {"forked": False, "fresh": False}
 LINEAR = dict.fromkeys(("x_ptr", *(f"{kind}{n}" for kind in "wby" for n in range(4))), B)
 
 # Kernel, types of its pointers (bfloat16 where not told) and numbers (whole where not told), constants, warps.
@@ -70,15 +71,34 @@ KERNELS = {
         "attention_kernel._attend",
         {"mask_ptr": BOOL, "weight_ptr": F, "gate_ptr": BOOL, "out_ptr": F, "lse_ptr": F},
         {"scaling": 0.1, "strength": 1.0, "groups": 1, "d": 128, "masked": True, "additive": False, "form": 1}
-        | {"split": True, "block": 64, "whole": 128, "lowest": 0, "precision": "tf32"}, 4,
+        | {"split": True, "block": 64, "whole": 128, "lowest": 0, "precision": "tf32", **PLAIN}, 4,
     ),
     "attention in one go": (
         "attention_kernel._attend", {"weight_ptr": F, "gate_ptr": BOOL, "lse_ptr": F},
         {"scaling": 0.1, "strength": 1.0, "groups": 4, "d": 64, "masked": True, "additive": True, "form": 0}
-        | {"split": False, "block": 64, "whole": 1024, "lowest": -60000.0, "precision": "tf32"}, 4,
+        | {"split": False, "block": 64, "whole": 1024, "lowest": -60000.0, "precision": "tf32", **PLAIN}, 4,
     ),
     "a token into a cache": (
-        "cache_kernel._write", {"length_ptr": LONG}, {"d": 128, "e": 128, "block": 128}, 1,
+        "cache_kernel._write", {"length_ptr": LONG}, {"forked": False, "d": 128, "e": 128, "block": 128}, 1,
+    ),
+    "a gate's decision, on a path": (
+        "gate_kernel._decide",
+        dict.fromkeys(("parts_ptr", "count_ptr", "mean_ptr", "spread_ptr", "entropy_ptr", "threshold_ptr"), F)
+        | {"valid_ptr": BOOL, "gate_ptr": BOOL, "open_ptr": BOOL, "step_ptr": LONG, "path_ptr": "*i32"},
+        {"layer": 5, "base": 1.0, "fixed": False, "threshold": 0.23, "sd_factor": 0.5, "fork": 1, "block": 512}, 8,
+    ),
+    "logits of all paths and their gates": ("fork_kernel._both", {"parts_ptr": F}, {**TILE, "width": 32}, 4),
+    "logits of the path taken": ("fork_kernel._take", {"path_ptr": "*i32"}, {"block": 2048}, 4),
+    "keys and values of the path taken": (
+        "cache_kernel._write", {"length_ptr": LONG, "path_ptr": "*i32"},
+        {"forked": True, "d": 128, "e": 128, "block": 128}, 1,
+    ),
+    "attention of forked rows": (
+        "attention_kernel._attend",
+        {"mask_ptr": BOOL, "weight_ptr": F, "gate_ptr": BOOL, "out_ptr": F, "lse_ptr": F, "newest_ptr": LONG},
+        {"scaling": 0.09, "strength": 1.0, "groups": 1, "d": 128, "masked": True, "additive": False, "form": 1}
+        | {"split": True, "block": 64, "whole": 128, "lowest": 0, "precision": "tf32", "forked": True, "fresh": True},
+        4,
     ),
 }  # fmt: skip
 

@@ -62,7 +62,8 @@ SHARED = {"backbone", "interventions", "tables"}  # the session's, the same for 
 def _free(sequence: Sequence) -> set[str]:
     """What may differ between prompts because no step reads it."""
     any_length = all(intervention.any_prompt_length for intervention in sequence.interventions)
-    return {"reached", "placement", "prompt_length"} if any_length else {"reached", "placement"}
+    free = {"reached", "placement", "forked"}
+    return free | {"prompt_length"} if any_length else free
 
 
 def _field(name: str, new: Any, old: Any) -> Any:

@@ -21,6 +21,7 @@ from torch.nn.functional import linear as stock_linear
 
 from seewhen.backbones.backbone import Backbone
 from seewhen.decoding.fast.recurrent import recurrent_layers
+from seewhen.decoding.fork import open_fork
 from seewhen.decoding.kernels.availability import kernels_run_on
 from seewhen.decoding.kernels.feed_forward_kernel import gated
 from seewhen.decoding.kernels.linear_kernel import MOST_ROWS, linear
@@ -76,6 +77,8 @@ def swapped(backbone: Backbone) -> Iterator[None]:
             for index, member in enumerate(group.members):
                 member.__dict__["forward"] = group.forward(index)
                 changed.append(member)
+        if backbone.head in changed:
+            backbone.head.__dict__["forward"] = _head_forward(backbone.head, backbone.head.forward)
         for norm, forward in _norms(backbone):
             norm.__dict__["forward"] = forward
             changed.append(norm)
@@ -84,6 +87,16 @@ def swapped(backbone: Backbone) -> Iterator[None]:
     finally:
         for module in changed:
             module.__dict__.pop("forward", None)
+
+
+def _head_forward(head: nn.Module, plain: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The head, which also decides the gates that a step has left to its end."""
+
+    def forward(x: Tensor) -> Tensor:
+        fork = open_fork()
+        return plain(x) if fork is None else fork.decided(x, head.weight)
+
+    return forward
 
 
 def _groups(backbone: Backbone) -> Iterator[_Group]:

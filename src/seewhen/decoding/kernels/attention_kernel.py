@@ -21,13 +21,14 @@ _LOWEST = -60000.0  # an additive mask at or below this hides: the least float16
 
 @triton.jit
 def _attend(
-    q_ptr, k_ptr, v_ptr, mask_ptr, weight_ptr, gate_ptr, out_ptr, lse_ptr,
-    key_heads, columns, stretch,
+    q_ptr, k_ptr, v_ptr, mask_ptr, weight_ptr, gate_ptr, out_ptr, lse_ptr, new_k_ptr, new_v_ptr, newest_ptr,
+    key_heads, columns, stretch, held, main,
     q_row, q_head, k_row, k_head, k_column, v_row, v_head, v_column, mask_row, weight_row,
+    new_k_row, new_k_head, new_v_row, new_v_head,
     scaling: tl.constexpr, strength: tl.constexpr,
     groups: tl.constexpr, d: tl.constexpr, masked: tl.constexpr, additive: tl.constexpr,
     form: tl.constexpr, split: tl.constexpr, block: tl.constexpr, whole: tl.constexpr, lowest: tl.constexpr,
-    precision: tl.constexpr,
+    precision: tl.constexpr, forked: tl.constexpr, fresh: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0) // key_heads, tl.program_id(0) % key_heads
     row = row.to(tl.int64)  # many rows of a long cache are more than 2^31 numbers
@@ -36,6 +37,12 @@ def _attend(
     used = g < groups
     q_at = q_ptr + row * q_row + (head * groups + g[:, None]) * q_head + e[None]
     q = tl.load(q_at, mask=used[:, None], other=0.0)
+    own = row  # whose keys, values, mask and weights these are
+    if forked and row >= held:
+        own = (row - held) % main
+    newest = -1
+    if fresh:  # keys and values of the newest token are not yet in the cache
+        newest = tl.load(newest_ptr)
     open_ = 0.0
     if form > 0:
         open_ = tl.load(gate_ptr + row).to(tl.float32) * strength
@@ -47,23 +54,26 @@ def _attend(
     if masked:  # what is hidden to the end of a stretch (the cache's empty end, all of a padded one) is not read
         s = tl.arange(0, whole)
         hidden = tl.load(
-            mask_ptr + row * mask_row + first + s, mask=(s < stretch) & (first + s < columns), other=lowest
+            mask_ptr + own * mask_row + first + s, mask=(s < stretch) & (first + s < columns), other=lowest
         )
         last = tl.minimum(last, first + 1 + tl.max(tl.where(hidden.to(tl.float32) > lowest, s, -1), 0))
     for start in range(first, last, block):
         at = start + c
         inside = at < last
-        k_at = k_ptr + row * k_row + head * k_head + at[None].to(tl.int64) * k_column + e[:, None]
+        k_at = k_ptr + own * k_row + head * k_head + at[None].to(tl.int64) * k_column + e[:, None]
         k = tl.load(k_at, mask=inside[None], other=0.0)
+        if fresh:
+            k_at = new_k_ptr + row * new_k_row + head * new_k_head + 0 * at[None] + e[:, None]
+            k = tl.where((at == newest)[None], tl.load(k_at, mask=(at == newest)[None], other=0.0), k)
         scores = tl.dot(q, k, input_precision=precision) * scaling
         if form > 0:
-            weight = tl.load(weight_ptr + row * weight_row + at, mask=inside, other=0.0) * open_
+            weight = tl.load(weight_ptr + own * weight_row + at, mask=inside, other=0.0) * open_
             if form == 1:
                 scores += tl.abs(scores) * weight[None]
             else:
                 scores += weight[None]
         if masked:
-            seen = tl.load(mask_ptr + row * mask_row + at, mask=inside, other=0)
+            seen = tl.load(mask_ptr + own * mask_row + at, mask=inside, other=0)
             if additive:
                 scores += seen.to(tl.float32)[None]
             else:
@@ -74,8 +84,11 @@ def _attend(
         p = tl.exp(scores - safe[:, None])
         shrink = tl.exp(highest - safe)
         total = total * shrink + tl.sum(p, 1)
-        v_at = v_ptr + row * v_row + head * v_head + at[:, None].to(tl.int64) * v_column + e[None]
+        v_at = v_ptr + own * v_row + head * v_head + at[:, None].to(tl.int64) * v_column + e[None]
         v = tl.load(v_at, mask=inside[:, None], other=0.0)
+        if fresh:
+            v_at = new_v_ptr + row * new_v_row + head * new_v_head + 0 * at[:, None] + e[None]
+            v = tl.where((at == newest)[:, None], tl.load(v_at, mask=(at == newest)[:, None], other=0.0), v)
         output = output * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision=precision)
         highest = higher
     heads = key_heads * groups
@@ -122,11 +135,15 @@ def attention(
     gate: Tensor | None = None,
     form: str = "none",
     strength: float = 1.0,
+    main: int | None = None,
+    fresh: tuple[Tensor, Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Output (rows, 1, heads, d) and log-sum-exp (rows, heads) of query (rows, heads, 1, d).
 
     `key` and `value` are (rows, key heads, columns, d); `mask` (rows, 1, 1, columns), boolean or additive;
-    `weights` (rows, columns) and `gate` (rows,) say how far each column is tilted.
+    `weights` (rows, columns) and `gate` (rows,) say how far each column is tilted. There may be more queries than
+    rows of keys: forks of the first `main` rows, one after the other. They have the keys, values, mask and weights of
+    their row; with `fresh`, keys and values of the newest token (queries, key heads, 1, d) and its column (1,) of their own.
     """
     rows, heads, _, d = query.shape
     key_heads, columns = key.shape[1:3]
@@ -144,16 +161,17 @@ def attention(
     seen = lse if mask is None else mask[:, 0, 0]
     weights = lse if weights is None else weights
     _attend[(rows * key_heads, splits)](
-        query, key, value, seen, weights, lse if gate is None else gate, parts, lse_parts,
-        key_heads, columns, stretch,
+        query, key, value, seen, weights, lse if gate is None else gate, parts, lse_parts, *(fresh or (lse,) * 3),
+        key_heads, columns, stretch, key.shape[0], main or 1,
         query.stride(0), query.stride(1), key.stride(0), key.stride(1), key.stride(2),
         value.stride(0), value.stride(1), value.stride(2),
         0 if seen.shape[0] == 1 else seen.stride(0), weights.stride(0),
+        *((t.stride(at) for t in fresh[:2] for at in (0, 1)) if fresh else (0,) * 4),
         scaling=float(scaling), strength=float(strength),
         groups=heads // key_heads, d=d, masked=mask is not None, additive=additive, form=FORMS[form],
         split=split, block=_BLOCK, whole=triton.next_power_of_2(stretch), lowest=_LOWEST if additive else 0,
-        precision="ieee" if query.dtype == torch.float32 else "tf32",
-        num_warps=4, num_stages=2 if query.dtype == torch.float32 else 3,
+        precision="ieee" if query.dtype == torch.float32 else "tf32", forked=main is not None,
+        fresh=fresh is not None, num_warps=4, num_stages=2 if query.dtype == torch.float32 else 3,
     )  # fmt: skip
     if split:
         block = triton.next_power_of_2(splits)
@@ -161,15 +179,22 @@ def attention(
     return output, lse
 
 
+def takes_heads(heads: int, key: Tensor) -> bool:
+    """Whether the kernel takes so many query heads over keys (rows, key heads, columns, d)."""
+    d = key.shape[-1]
+    return (
+        d == triton.next_power_of_2(d)
+        and d >= 16
+        and d * key.element_size() <= 512  # more does not fit into shared memory
+        and heads // key.shape[1] <= 16
+    )
+
+
 def takes(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
     """Whether the kernel takes this call."""
-    d = query.shape[-1]
     return (
         query.shape[2] == 1
-        and d == triton.next_power_of_2(d)
-        and d >= 16
-        and d * query.element_size() <= 512  # more does not fit into shared memory
-        and query.shape[1] // key.shape[1] <= 16
+        and takes_heads(query.shape[1], key)
         and query.stride(-1) == key.stride(-1) == 1
         and (mask is None or (mask.dim() == 4 and mask.shape[1] == 1 and mask.stride(-1) == 1))
     )

@@ -11,30 +11,40 @@ import triton.language as tl
 from torch import Tensor
 from transformers.cache_utils import StaticLayer
 
+from seewhen.decoding.fork import keep_fresh
 from seewhen.decoding.kernels.availability import kernels_run_on
+from seewhen.decoding.kernels.fork_kernel import paths_of, row_of_path
 
 
 @triton.jit
 def _write(
-    k_ptr, v_ptr, keys_ptr, values_ptr, length_ptr, heads, columns,
-    k_row, k_head, v_row, v_head, d: tl.constexpr, e: tl.constexpr, block: tl.constexpr,
+    k_ptr, v_ptr, keys_ptr, values_ptr, length_ptr, path_ptr, heads, columns, held, main, paths,
+    k_row, k_head, v_row, v_head, forked: tl.constexpr, d: tl.constexpr, e: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     place = tl.program_id(0).to(tl.int64) * columns + tl.load(length_ptr)
     at = tl.arange(0, block)
+    if forked:
+        row = row_of_path(path_ptr, row, held, main, paths)
     k = tl.load(k_ptr + row * k_row + head * k_head + at, mask=at < d, other=0.0)
     tl.store(keys_ptr + place * d + at, k, mask=at < d)
     v = tl.load(v_ptr + row * v_row + head * v_head + at, mask=at < e, other=0.0)
     tl.store(values_ptr + place * e + at, v, mask=at < e)
 
 
-def write_row(layer: Any, key: Tensor, value: Tensor) -> None:
-    """Put key and value (rows, heads, 1, d) behind what `layer` holds; its length stays as it is."""
+def write_row(layer: Any, key: Tensor, value: Tensor, path: Tensor | None = None) -> None:
+    """Put key and value (rows, heads, 1, d) behind what `layer` holds; its length stays as it is.
+
+    There may be more rows than it holds: those of forks, of which each main row's `path` chooses one.
+    """
     rows, heads, columns, d = layer.keys.shape
     e = layer.values.shape[-1]
+    main = rows if path is None else len(path)
     _write[(rows * heads,)](
-        key, value, layer.keys, layer.values, layer.cumulative_length, heads, columns,
-        key.stride(0), key.stride(1), value.stride(0), value.stride(1),
+        key, value, layer.keys, layer.values, layer.cumulative_length,
+        layer.cumulative_length if path is None else path, heads, columns, rows, main,
+        paths_of(key.shape[0], rows, main),
+        key.stride(0), key.stride(1), value.stride(0), value.stride(1), forked=path is not None,
         d=d, e=e, block=triton.next_power_of_2(max(d, e)), num_warps=1,
     )  # fmt: skip
 
@@ -61,6 +71,8 @@ class RowWriter:
                 result: tuple[Tensor, Tensor] = StaticLayer.update(layer, key, value, *args, **kwargs)
                 return result
             write_row(layer, key, value)
+            if key.shape[0] > layer.keys.shape[0]:
+                keep_fresh(layer, key, value)
             return layer.keys, layer.values
 
         return update

@@ -26,7 +26,7 @@ _BLOCK = 64  # rows of the head per program: measured, see benchmarks/speed.md
 
 
 @triton.jit
-def _reduced(z, live):
+def reduced(z, live):
     """Maximum, sum and weighted sum over the first dimension of `z` (block, rows)."""
     z = tl.where(live, z, float("-inf"))
     m = tl.max(z, 0)
@@ -44,7 +44,7 @@ def _parts(
     live = (program * block_n + tl.arange(0, block_n)) < count
     m16 = tl.arange(0, 16)
     used = m16 < rows
-    m, s, t = _reduced(z, live[:, None])
+    m, s, t = reduced(z, live[:, None])
     at = out_ptr + program + programs * m16
     tl.store(at, m, mask=used)
     tl.store(at + programs * rows, s, mask=used)
@@ -77,14 +77,22 @@ def _entropy(parts_ptr, out_ptr, programs, rows, block: tl.constexpr):
 @triton.jit
 def _decide(
     parts_ptr, valid_ptr, count_ptr, mean_ptr, spread_ptr,
-    entropy_ptr, threshold_ptr, gate_ptr, open_ptr, step_ptr,
-    programs, rows, layers,
+    entropy_ptr, threshold_ptr, gate_ptr, open_ptr, step_ptr, path_ptr,
+    programs, rows, layers, states, first,
     layer: tl.constexpr, base: tl.constexpr, fixed: tl.constexpr, threshold: tl.constexpr, sd_factor: tl.constexpr,
-    block: tl.constexpr,
+    fork: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """One row: its entropy from the parts, the threshold, the running statistics, the gate, the record."""
+    """One row: its entropy from the parts, the threshold, the running statistics, the gate, the record.
+
+    There are parts of `states` states. With `fork` 0, 1, ... this is a path's next gate: which state is the row's own
+    depends on the gates before, and the decision becomes a bit of the path.
+    """
     row = tl.program_id(0)
-    uncertainty = _combined(parts_ptr, row, programs, rows, block) / base
+    state, path = first + row, 0
+    if fork > 0:
+        path = tl.load(path_ptr + row)
+        state += path * rows
+    uncertainty = _combined(parts_ptr, state, programs, states, block) / base
     limit = threshold
     if not fixed:  # Welford's statistics of the tokens before, as in seewhen.equations.when.RunningEntropy
         count = tl.load(count_ptr + row)
@@ -103,6 +111,8 @@ def _decide(
     tl.store(entropy_ptr + at - 1, uncertainty)  # of the layer that made the state
     tl.store(threshold_ptr + at, limit)
     tl.store(gate_ptr + at, open_)
+    if fork >= 0:
+        tl.store(path_ptr + row, path + (open_.to(tl.int32) << fork))
 
 
 def _parts_of(states: Tensor, head: Tensor) -> Tensor:
@@ -138,14 +148,30 @@ def decide(
 ) -> Tensor:
     """The gate of `layer` for states (rows, d) that the final norm has seen: entropy, threshold, running
     statistics and record in two kernels. `valid` (rows,) says which rows have an image at all."""
-    parts = _parts_of(states, head)
-    _, rows, programs = parts.shape
-    open_ = torch.empty(rows, dtype=torch.bool, device=states.device)
+    return decided(_parts_of(states, head), valid, gate, history, recorder, layer)
+
+
+def decided(
+    parts: Tensor,
+    valid: Tensor,
+    gate: Gate,
+    history: RunningEntropy | None,
+    recorder: Recorder,
+    layer: int,
+    path: Tensor | None = None,
+    fork: int = -1,
+    first: int = 0,
+) -> Tensor:
+    """The same from parts (3, states, programs) of the head's product. As the gate number `fork` of a `path` (rows,)
+    it looks at the state `first + path * rows + row` and adds its bit to the path."""
+    _, states, programs = parts.shape
+    rows = recorder.rows
+    open_ = torch.empty(rows, dtype=torch.bool, device=parts.device)
     entropies, thresholds, gates = (recorder.buffers[name] for name in ("entropy", "threshold", "gate"))
     count, mean, spread = (parts, parts, parts) if history is None else history.tensors()
     _decide[(rows,)](
         parts, valid, count, mean, spread, entropies, thresholds, gates, open_, recorder.step,
-        programs, rows, recorder.layers,
+        open_ if path is None else path, programs, rows, recorder.layers, states, first, fork=fork,
         layer=layer, base=math.log(gate.base), fixed=gate.threshold is not None,
         threshold=float(gate.start if gate.threshold is None else gate.threshold), sd_factor=float(gate.sd_factor),
         block=triton.next_power_of_2(programs), num_warps=8,

@@ -38,12 +38,12 @@ def dot_row(x_ptr, w_ptr, first, count, columns, block_n: tl.constexpr, block_k:
 @triton.jit
 def dot_tile(
     x_ptr, w_ptr, first, count, columns, rows,
-    block_n: tl.constexpr, block_k: tl.constexpr, precision: tl.constexpr,
+    block_n: tl.constexpr, block_k: tl.constexpr, precision: tl.constexpr, width: tl.constexpr = 16,
 ):  # fmt: skip
-    """Rows `first`.. of a matrix times up to sixteen vectors, on the matrix units: (block_n, 16)."""
-    n, k, m = first + tl.arange(0, block_n), tl.arange(0, block_k), tl.arange(0, 16)
+    """Rows `first`.. of a matrix times up to `width` vectors, on the matrix units: (block_n, width)."""
+    n, k, m = first + tl.arange(0, block_n), tl.arange(0, block_k), tl.arange(0, width)
     live, used = n < count, m < rows
-    total = tl.zeros((block_n, 16), tl.float32)
+    total = tl.zeros((block_n, width), tl.float32)
     for start in range(0, columns, block_k):
         inside = (start + k) < columns
         where = n[:, None].to(tl.int64) * columns + start + k[None]
