@@ -8,9 +8,10 @@ was wrong is taken back. The running statistics then always see exact entropies.
 
 A guess here is the entropy under a copy of the head in few bits (whole numbers, one scale per row, chosen for the
 least squared error), whose likely words are then read again in full: those with a probability above `cut`, at
-most 1 / cut of them. What is left is a sum of many small errors. Its deviation is known to first order: along a
-logit the entropy has the slope `-p_i (log p_i + H)`, and a logit's error has the deviation `|w_i - v_i| |h| / sqrt(d)`
-where the two point in unrelated directions. Where the guess is within `sigmas` deviations of the threshold, the gate
+most 1 / cut of them. What is left is a sum of many small errors. Its deviation is known to first order: along
+a logit the entropy has the slope `-p_i (log p_i + H)`, and a logit's error has the deviation
+`|w_i - v_i| |h| / sqrt(d)` where the two point in unrelated directions. Where the guess is within `sigmas`
+deviations of the threshold, the gate
 reads the whole head after all (a second look, on the device); elsewhere it acts, and the check finds the rest.
 
 States are those that CAI meets, in answers of the two packaged models: the threshold is the adaptive rule's.
@@ -60,8 +61,8 @@ def answers(name: str, pictures: list, tokens: int, start: float) -> tuple[Tenso
     gated = [layer for layer in backbone.softmax_layers if layer > int(start * backbone.num_layers)]
     found: dict[int, list[Tensor]] = {}
 
-    def keep(layer: int):  # noqa: ANN202
-        def hook(module, args, kwargs) -> None:  # noqa: ANN001
+    def keep(layer: int):
+        def hook(module, args, kwargs) -> None:
             found[layer].append((args[0] if args else kwargs["hidden_states"])[:1, -1].float())
 
         return hook
@@ -118,9 +119,8 @@ def thresholds(values: Tensor) -> Tensor:
     return torch.stack(out)
 
 
-def shares(head: Tensor, given: list[Answer], bits: int, cut: float | None, sigmas: float) -> dict:
+def shares(head: Tensor, copy: Tensor, given: list[Answer], bits: int, cut: float | None, sigmas: float) -> dict:
     """How often a guess is wrong, and how often the gate looks twice, per gate and per token."""
-    copy = in_bits(head, bits)
     wrong, looks, left, errors, scaled, words = [], [], [], [], [], []
     for answer in given:
         rows = []
@@ -183,9 +183,10 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     for name, (head, given) in subjects(options):
-        for bits in (8, 6, 5, 4, 3, 2):
+        for bits in (8, 6, 4, 3):
+            copy = in_bits(head, bits)
             for cut in (None, 2**-10, 2**-13):
-                row = {"head": name, "words": len(head)} | shares(head, given, bits, cut, 3.0)
+                row = {"head": name, "words": len(head)} | shares(head, copy, given, bits, cut, 3.0)
                 rows.append(row)
                 print({k: round(v, 5) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
     if options.out:

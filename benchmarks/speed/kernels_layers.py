@@ -28,8 +28,7 @@ import triton
 import seewhen
 from seewhen.asking.attach import Attachment
 from seewhen.backbones.shapes import random_inputs, random_model, shape_config
-from seewhen.decoding import fork
-from seewhen.decoding.fast import modules
+from seewhen.decoding.fast import forking, modules
 from seewhen.decoding.kernels import recurrent_kernel, relevance_kernel, second_look_kernel
 from seewhen.decoding.tilted_attention import Relevance
 from seewhen.equations import where
@@ -42,11 +41,11 @@ SWITCHES: dict[str, tuple[Any, str, Any]] = {
     "recurrent": (modules, "recurrent_layers", lambda _: iter(())),
     "relevance": (Relevance, "fuses", lambda *_: False),
     "second look": (SecondLook, "_fused", lambda *_: False),
-    "gates at the end": (fork, "MOST_GATES", 0),
-    "more than one gate at the end": (fork, "MOST_GATES", 1),
-    "more than two": (fork, "MOST_GATES", 2),
-    "the fourth": (fork, "MOST_GATES", 3),
-    "a limit to them": (fork, "MOST_GATES", 4),
+    "gates at the end": (forking, "MOST_GATES", 0),
+    "more than one gate at the end": (forking, "MOST_GATES", 1),
+    "more than two": (forking, "MOST_GATES", 2),
+    "the fourth": (forking, "MOST_GATES", 3),
+    "a limit to them": (forking, "MOST_GATES", 4),
 }
 
 

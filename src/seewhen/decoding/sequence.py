@@ -196,7 +196,9 @@ class Step:
         self.prefill = prefill
         self.scratch: list[dict[str, Any]] = [{} for _ in sequence.interventions]
         self.recorder = sequence.recorder
-        self.fork = None if prefill is not None or sequence.forked is None else Fork(sequence, sequence.forked)
+        self.fork: Fork | None = None
+        if prefill is None and sequence.forked is not None:
+            self.fork = Fork(sequence.forked, sequence.backbone, sequence.recorder, sequence.all_rows)
         # The layers whose attention something changes: the others never ask.
         self.edited, self.masked = sequence.tables.edits, sequence.tables.masks
 

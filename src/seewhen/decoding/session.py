@@ -296,7 +296,7 @@ def _layer_hook(layer: int) -> Any:
             return None
         step.before_layer(layer, args[0] if args else kwargs["hidden_states"])
         if step.fork is not None and layer in step.fork.forked.layers:
-            return step.fork.grown(args, kwargs)
+            return step.fork.grown(layer, args, kwargs)
         return None
 
     return hook

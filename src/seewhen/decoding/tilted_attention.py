@@ -181,12 +181,10 @@ class Tilt(Intervention):
 
     def undecided(self, sequence: Sequence) -> tuple[int, ...]:
         """All layers of a plain gated tilt that our kernels serve."""
-        states = torch.empty(1, sequence.backbone.head.weight.shape[-1], dtype=sequence.backbone.head.weight.dtype)
-        states = states.to(sequence.backbone.head.weight.device)
-        plain = (
-            type(self) is Tilt and self.gate is not None and self.kl_budget is None and not sequence.recorder.full
-        )
-        return self.layers if plain and sequence.fast and _one_pass(sequence.backbone, states) else ()
+        plain = type(self) is Tilt and self.gate is not None and self.kl_budget is None
+        head = sequence.backbone.head
+        served = sequence.fast and not sequence.recorder.full and _one_pass(sequence.backbone, head.weight[:1])
+        return self.layers if plain and served else ()
 
     def fuses(self, step: Step) -> bool:
         """A plain tilt whose attention nobody records."""

@@ -97,8 +97,8 @@ KERNELS = {
         "attention_kernel._attend",
         {"mask_ptr": BOOL, "weight_ptr": F, "gate_ptr": BOOL, "out_ptr": F, "lse_ptr": F, "newest_ptr": LONG},
         {"scaling": 0.09, "strength": 1.0, "groups": 1, "d": 128, "masked": True, "additive": False, "form": 1}
-        | {"split": True, "block": 64, "whole": 128, "lowest": 0, "precision": "tf32", "forked": True, "fresh": True},
-        4,
+        | {"split": True, "block": 64, "whole": 128, "lowest": 0, "precision": "tf32"}
+        | {"forked": True, "fresh": True}, 4,
     ),
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Gates that are decided at the end of a step, on a GPU: captured steps against gates that are decided in their place.
+"""Gates that are decided at the end of a step, on a GPU: against gates that are decided in their place.
 
 Also runs without pytest: `python tests/decoding/fast/test_forks_gpu.py`.
 """
@@ -18,6 +18,7 @@ import seewhen
 import tiny
 from decoding.test_gpu import pytestmark, run_checks  # noqa: F401  (the mark holds for this file too)
 from seewhen.decoding import fork
+from seewhen.decoding.fast import forking
 
 # Contrast, rows, and how many gates are left to the end.
 CASES = ((1.0, 1, 1), (1.0, 1, 2), (1.0, 1, 3), (1.0, 2, 3), (1.0, 8, 1), (3.0, 1, 3), (3.0, 2, 2))
@@ -30,7 +31,7 @@ def decoded(dtype, rows, method, gates, times=2, family="llava", **options):
     inputs = tiny.inputs(family, rows=rows, text_lengths=tuple(range(4, 4 + rows)))
     inputs = {n: v.to("cuda", dtype if v.is_floating_point() else v.dtype) for n, v in inputs.items()}
     options = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None, "pad_token_id": 0, **options}
-    most, left = fork.MOST_GATES, set()
+    most, left = forking.MOST_GATES, set()
     stock = fork.Fork.decided
 
     def seen(self, *args):
@@ -38,7 +39,7 @@ def decoded(dtype, rows, method, gates, times=2, family="llava", **options):
         return stock(self, *args)
 
     try:
-        fork.MOST_GATES, fork.Fork.decided = gates or 0, seen
+        forking.MOST_GATES, fork.Fork.decided = gates or 0, seen
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with seewhen.attach(model, method, fast="off" if gates is None else "graph") as handle:
@@ -47,7 +48,7 @@ def decoded(dtype, rows, method, gates, times=2, family="llava", **options):
                     output = model.generate(**inputs, return_dict_in_generate=True, output_logits=True, **options)
                 return output, handle.trace, left
     finally:
-        fork.MOST_GATES, fork.Fork.decided = most, stock
+        forking.MOST_GATES, fork.Fork.decided = most, stock
 
 
 def test_decisions_tokens_and_traces_are_those_of_gates_in_their_place():

@@ -89,7 +89,7 @@ def swapped(backbone: Backbone) -> Iterator[None]:
             module.__dict__.pop("forward", None)
 
 
-def _head_forward(head: nn.Module, plain: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def _head_forward(head: Any, plain: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     """The head, which also decides the gates that a step has left to its end."""
 
     def forward(x: Tensor) -> Tensor:

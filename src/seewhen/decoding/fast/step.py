@@ -11,7 +11,6 @@ from torch import Tensor
 
 from seewhen.decoding.fast.adopt import Mismatch, adopt, same_addresses
 from seewhen.decoding.fast.prompts import Passes
-from seewhen.decoding.fork import forked
 from seewhen.decoding.kernels.capturing import captured_graph, turn
 
 if TYPE_CHECKING:
@@ -134,6 +133,8 @@ class StepMaker:
         output = Output()
         writer = _row_writer(cache) if self.session.fast else None
         if writer is not None and self.session.last is not None:
+            from seewhen.decoding.fast.forking import forked  # needs Triton, as the kernels do
+
             self.session.last.forked = forked(self.session.last, cache)
         constants = {name: value for name, value in inputs.items() if name not in LIVE}
         forward = forward_on(model, constants, inputs.get("attention_mask"), buffers, cache)

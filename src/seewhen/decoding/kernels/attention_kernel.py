@@ -141,9 +141,9 @@ def attention(
     """Output (rows, 1, heads, d) and log-sum-exp (rows, heads) of query (rows, heads, 1, d).
 
     `key` and `value` are (rows, key heads, columns, d); `mask` (rows, 1, 1, columns), boolean or additive;
-    `weights` (rows, columns) and `gate` (rows,) say how far each column is tilted. There may be more queries than
-    rows of keys: forks of the first `main` rows, one after the other. They have the keys, values, mask and weights of
-    their row; with `fresh`, keys and values of the newest token (queries, key heads, 1, d) and its column (1,) of their own.
+    `weights` (rows, columns) and `gate` (rows,) say how far each column is tilted. There may be more
+    queries than rows of keys: forks of the first `main` rows, which share what is theirs. `fresh` are keys and
+    values of the newest token (queries, key heads, 1, d) and its column (1,), where forks differ in them.
     """
     rows, heads, _, d = query.shape
     key_heads, columns = key.shape[1:3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import Any
 
@@ -11,9 +12,10 @@ import triton.language as tl
 from torch import Tensor
 from transformers.cache_utils import StaticLayer
 
-from seewhen.decoding.fork import keep_fresh
 from seewhen.decoding.kernels.availability import kernels_run_on
 from seewhen.decoding.kernels.fork_kernel import paths_of, row_of_path
+
+_THREAD = threading.local()
 
 
 @triton.jit
@@ -49,6 +51,15 @@ def write_row(layer: Any, key: Tensor, value: Tensor, path: Tensor | None = None
     )  # fmt: skip
 
 
+def waiting() -> dict[int, tuple[Any, Tensor, Tensor]]:
+    """By address of its keys, each layer of this thread's pass with newest keys and values of more rows than it
+    holds: forks, of which one will be chosen."""
+    if not hasattr(_THREAD, "waiting"):
+        _THREAD.waiting = {}
+    found: dict[int, tuple[Any, Tensor, Tensor]] = _THREAD.waiting
+    return found
+
+
 class RowWriter:
     """Lets a static cache take single tokens through `write_row`; `advance` then counts them, all layers at once.
 
@@ -72,7 +83,7 @@ class RowWriter:
                 return result
             write_row(layer, key, value)
             if key.shape[0] > layer.keys.shape[0]:
-                keep_fresh(layer, key, value)
+                waiting()[layer.keys.data_ptr()] = (layer, key, value)
             return layer.keys, layer.values
 
         return update

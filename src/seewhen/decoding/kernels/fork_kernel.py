@@ -21,7 +21,7 @@ _WIDE = 2048
 
 @triton.jit
 def row_of_path(path_ptr, row, held, main, paths):
-    """Where the row of the path that main row `row` took is, when there were so many; a branch row is where it was."""
+    """Where the row of the path is that main row `row` took, of so many; a branch row is where it was."""
     path = tl.load(path_ptr + row, mask=row < main, other=0) % paths
     return tl.where(path > 0, held + (path - 1) * main + row, row)
 
@@ -61,7 +61,7 @@ def paths_of(rows: int, held: int, main: int) -> int:
 
 
 def logits_and_parts(paths: Tensor, states: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits (rows, words) of `paths` (rows, d), and parts of the entropies of `states` (n, d) for `gate_kernel`."""
+    """Logits (rows, words) of `paths` (rows, d), and what `gate_kernel` needs of `states` (n, d)."""
     x = torch.cat([paths, states])
     rows, columns = x.shape
     count = head.shape[0]
@@ -79,7 +79,7 @@ def logits_and_parts(paths: Tensor, states: Tensor, head: Tensor) -> tuple[Tenso
 
 
 def take(given: Tensor, path: Tensor, held: int) -> Tensor:
-    """Of `given` (rows, n), as many as there are before all forks, each main row's that its path took: (held, n)."""
+    """Of `given` (rows, n) those of branches and, for each main row, of the path it took: (held, n)."""
     count = given.shape[1]
     taken = torch.empty((held, count), dtype=given.dtype, device=given.device)
     _take[(held, triton.cdiv(count, _WIDE))](

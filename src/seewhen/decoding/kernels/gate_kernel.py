@@ -84,8 +84,8 @@ def _decide(
 ):  # fmt: skip
     """One row: its entropy from the parts, the threshold, the running statistics, the gate, the record.
 
-    There are parts of `states` states. With `fork` 0, 1, ... this is a path's next gate: which state is the row's own
-    depends on the gates before, and the decision becomes a bit of the path.
+    There are parts of `states` states. With `fork` 0, 1, ... this is a path's next gate: which state is the row's
+    own depends on the gates before, and the decision becomes a bit of the path.
     """
     row = tl.program_id(0)
     state, path = first + row, 0
@@ -162,7 +162,7 @@ def decided(
     fork: int = -1,
     first: int = 0,
 ) -> Tensor:
-    """The same from parts (3, states, programs) of the head's product. As the gate number `fork` of a `path` (rows,)
+    """The same from parts (3, states, programs) of the head's product. As gate number `fork` of a `path` (rows,)
     it looks at the state `first + path * rows + row` and adds its bit to the path."""
     _, states, programs = parts.shape
     rows = recorder.rows
