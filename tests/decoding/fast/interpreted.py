@@ -225,6 +225,54 @@ def loops() -> None:
             torch.testing.assert_close(a, b, atol=1e-3, rtol=0)
 
 
+def forks() -> None:
+    """Gates that are decided at the end of a step decide as gates in their place do."""
+    from seewhen.decoding import fork
+
+    left, stock = [], fork.Fork.decided
+    fork.Fork.decided = lambda self, *args: left.append(self.forked.layers) or stock(self, *args)
+    model = tiny.model("llava", head_dim=16)
+    for rows, contrast, at_the_end in ((1, 1.0, (1, 2, 3)), (2, 3.0, (2, 3))):
+        inputs = tiny.inputs("llava", rows=rows, text_lengths=(4, 5)[:rows])
+        results = []
+        for fast in ("off", "graph"):
+            torch.manual_seed(0)
+            with seewhen.attach(
+                model, seewhen.method("cai", start_layer=0, contrast=contrast), fast=fast
+            ) as handle:
+                output = model.generate(**inputs, max_new_tokens=5, eos_token_id=None, pad_token_id=0)
+                results.append((output, handle.trace))
+        assert set(left) == {at_the_end} and len(left) == 4, left
+        left.clear()
+        (tokens, trace), (other_tokens, other) = results
+        assert torch.equal(tokens, other_tokens)
+        assert torch.equal(trace.gate, other.gate) and 0 < trace.gate[..., 1:].float().mean() < 1
+        torch.testing.assert_close(trace.entropy, other.entropy, atol=1e-4, rtol=0, equal_nan=True)
+        torch.testing.assert_close(trace.threshold, other.threshold, atol=1e-4, rtol=0, equal_nan=True)
+    fork.Fork.decided = stock
+
+
+def ends() -> None:
+    """One reading of the head for paths and gates' states; then what belongs to the path taken."""
+    from seewhen.decoding.kernels import fork_kernel
+
+    head = 0.3 * torch.randn(300, 96)
+    for rows, states in ((2, 1), (8, 7), (16, 15)):
+        x, h = torch.randn(rows, 96), torch.randn(states, 96)
+        logits, parts = fork_kernel.logits_and_parts(x, h, head)
+        torch.testing.assert_close(logits, x @ head.T, atol=5e-5, rtol=0)
+        m, s, t = parts
+        top = m.max(1, keepdim=True).values
+        scale = (m - top).exp()
+        total = (s * scale).sum(1)
+        found = total.log() - ((t + (m - top) * s) * scale).sum(1) / total
+        torch.testing.assert_close(found, when.entropy(h @ head.T), atol=1e-5, rtol=0)
+    # Two main rows, two branch rows, then the main rows on the paths 1, 2, 3.
+    given = torch.arange(10.0)[:, None].expand(-1, 5).contiguous()
+    taken = fork_kernel.take(given, torch.tensor([3, 1], dtype=torch.int32), 4)
+    assert taken[:, 0].tolist() == [8.0, 5.0, 2.0, 3.0]
+
+
 def lanes() -> None:
     """Rows of different lengths, written and attended by the kernels."""
     from seewhen.backbones.backbone import Backbone

@@ -160,6 +160,8 @@ PARTS = [
     "feed_forwards",
     "caches",
     "loops",
+    "ends",
+    "forks",
     "lanes",
     "memory",
 ]
