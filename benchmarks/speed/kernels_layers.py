@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import math
 import statistics
 import sys
 import time
@@ -42,10 +43,7 @@ SWITCHES: dict[str, tuple[Any, str, Any]] = {
     "relevance": (Relevance, "fuses", lambda *_: False),
     "second look": (SecondLook, "_fused", lambda *_: False),
     "gates at the end": (forking, "MOST_GATES", 0),
-    "more than one gate at the end": (forking, "MOST_GATES", 1),
-    "more than two": (forking, "MOST_GATES", 2),
-    "the fourth": (forking, "MOST_GATES", 3),
-    "a limit to them": (forking, "MOST_GATES", 4),
+    "a limit to them": (forking, "SHARE", math.inf),
 }
 
 
@@ -271,39 +269,33 @@ def cai(setting: Setting) -> list[dict]:
     return out + step_costs(setting, "llava-1.5-7b", methods, 8, repeats=4)
 
 
-_GATES = ("gates at the end", "the fourth", "more than two", "a limit to them", "more than one gate at the end")
-
-
-def _forks(setting: Setting, shape: str, rows: int, left_out: tuple[str, ...], contrast: bool = False) -> dict:
-    methods = {"regular": seewhen.method("regular"), "cai": seewhen.method("cai")}
-    if contrast:
-        methods["cai+contrast"] = seewhen.method("cai", contrast=3.0)
-    out = {}
-    for name in left_out:
-        with without(name):
-            out[f"without {name}"] = step_costs(setting, shape, methods, rows, repeats=3)
-    return out
+def _forks(setting: Setting, shape: str, rows: int, **contrasted: Any) -> dict:
+    methods = {"regular": seewhen.method("regular"), "cai": seewhen.method("cai"), **contrasted}
+    out = {"with": step_costs(setting, shape, methods, rows, repeats=3)}
+    with without("gates at the end"):
+        return out | {"without": step_costs(setting, shape, methods, rows, repeats=3)}
 
 
 def forks(setting: Setting) -> dict:
-    """CAI with none to four of its gates decided at the end of the step, one row of LLaVA-1.5-7B's shape."""
-    return _forks(setting, "llava-1.5-7b", 1, _GATES)
+    """CAI with and without gates that are decided at the end of a step, LLaVA-1.5-7B's shape."""
+    contrasted = {"cai+contrast": seewhen.method("cai", contrast=3.0)}
+    return {rows: _forks(setting, "llava-1.5-7b", rows, **contrasted) for rows in (1, 2, 8)}
 
 
-def forks_of_eight(setting: Setting) -> dict:
-    """The same for eight rows, of which sixteen paths are one gate's."""
-    return _forks(setting, "llava-1.5-7b", 8, ("gates at the end", "the fourth"))
-
-
-def forks_contrasted(setting: Setting) -> dict:
-    """The same with a row of text alone beside it."""
-    return _forks(setting, "llava-1.5-7b", 1, ("gates at the end", "the fourth"), contrast=True)
+def forks_by_number(setting: Setting) -> dict:
+    """CAI with none to four of its gates decided at the end of a step, whether that pays or not."""
+    methods = {"regular": seewhen.method("regular"), "cai": seewhen.method("cai")}
+    out, most = {}, forking.MOST_GATES
+    for forking.MOST_GATES in range(5):
+        with without("a limit to them"):
+            out[forking.MOST_GATES] = step_costs(setting, "llava-1.5-7b", methods, 1, repeats=3)
+    forking.MOST_GATES = most
+    return out
 
 
 def forks_of_qwen(setting: Setting) -> dict:
-    """Qwen3.5-4B's shape, which has one gate."""
-    both = ("gates at the end", "the fourth")
-    return _forks(setting, "qwen3.5-4b", 1, both) | {"8 rows": _forks(setting, "qwen3.5-4b", 8, both)}
+    """The same for Qwen3.5-4B's shape, which has one gate."""
+    return {rows: _forks(setting, "qwen3.5-4b", rows) for rows in (1, 8)}
 
 
 def gaps(setting: Setting) -> dict:
@@ -379,7 +371,7 @@ ITEMS: dict[str, Callable[[Setting], Any]] = {
     item.__name__: item
     for item in (
         recurrent_layer, relevance, second_look, qwen, qwen_profile, gaps, second_tier, cai, cai_profile,
-        memvr_profile, sid_profile, forks, forks_of_eight, forks_of_qwen, forks_contrasted,
+        memvr_profile, sid_profile, forks, forks_of_qwen, forks_by_number,
     )
 }  # fmt: skip
 

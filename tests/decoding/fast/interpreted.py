@@ -228,8 +228,10 @@ def loops() -> None:
 def forks() -> None:
     """Gates that are decided at the end of a step decide as gates in their place do."""
     from seewhen.decoding import fork
+    from seewhen.decoding.fast import forking
 
     left, stock = [], fork.Fork.decided
+    forking.SHARE = torch.inf  # in so small a model forks do not pay
     fork.Fork.decided = lambda self, *args: left.append(self.forked.layers) or stock(self, *args)
     model = tiny.model("llava", head_dim=16)
     for rows, contrast, at_the_end in ((1, 1.0, (1, 2, 3)), (2, 3.0, (2, 3))):

@@ -6,6 +6,7 @@ import importlib
 import os
 
 import pytest
+import torch
 
 pytest.importorskip("triton", reason="the kernels are written in Triton, which is not installed")
 
@@ -103,6 +104,18 @@ KERNELS = {
 }  # fmt: skip
 
 
+def for_gpu(function, types, constants, options):
+    kinds = {
+        argument: "constexpr" if argument in constants else types.get(argument, B if "_ptr" in argument else INT)
+        for argument in function.arg_names
+    }
+    given = {(function.arg_names.index(argument),): value for argument, value in constants.items()}
+    return compiled(ASTSource(function, kinds, given, {}), target=GPUTarget("cuda", 90, 32), options=options)
+
+
+SHARED = 232448  # bytes of shared memory that a program may have on that card
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing")
 @pytest.mark.parametrize("name", KERNELS)
@@ -110,12 +123,21 @@ def test_compiles(name):
     place, types, constants, warps = KERNELS[name]
     file, kernel = place.split(".")
     function = getattr(importlib.import_module(f"seewhen.decoding.kernels.{file}"), kernel)
-    kinds = {
-        argument: "constexpr" if argument in constants else types.get(argument, B if "_ptr" in argument else INT)
-        for argument in function.arg_names
-    }
-    given = {(function.arg_names.index(argument),): value for argument, value in constants.items()}
-    made = compiled(
-        ASTSource(function, kinds, given, {}), target=GPUTarget("cuda", 90, 32), options={"num_warps": warps}
-    )
-    assert made.asm["cubin"]
+    assert for_gpu(function, types, constants, {"num_warps": warps}).asm["cubin"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing")
+@pytest.mark.parametrize("words", (1000, 32064))
+@pytest.mark.parametrize("rows", (3, 15, 31))
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float32))
+def test_the_end_of_a_forked_step_has_the_memory_it_needs(words, rows, dtype):
+    from seewhen.decoding.kernels import fork_kernel
+
+    block_n, block_k, warps, stages, width = fork_kernel.tile(rows, words, 4096, dtype)
+    constants = {"block_n": block_n, "block_k": block_k, "width": width}
+    constants["precision"] = "ieee" if dtype == torch.float32 else "tf32"
+    kind = F if dtype == torch.float32 else B
+    types = {"x_ptr": kind, "w_ptr": kind, "logits_ptr": kind, "parts_ptr": F}
+    made = for_gpu(fork_kernel._both, types, constants, {"num_warps": warps, "num_stages": stages})
+    assert stages >= 2 and made.metadata.shared <= SHARED

@@ -31,7 +31,7 @@ def decoded(dtype, rows, method, gates, times=2, family="llava", **options):
     inputs = tiny.inputs(family, rows=rows, text_lengths=tuple(range(4, 4 + rows)))
     inputs = {n: v.to("cuda", dtype if v.is_floating_point() else v.dtype) for n, v in inputs.items()}
     options = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None, "pad_token_id": 0, **options}
-    most, left = forking.MOST_GATES, set()
+    (most, share), left = (forking.MOST_GATES, forking.SHARE), set()
     stock = fork.Fork.decided
 
     def seen(self, *args):
@@ -39,7 +39,7 @@ def decoded(dtype, rows, method, gates, times=2, family="llava", **options):
         return stock(self, *args)
 
     try:
-        forking.MOST_GATES, fork.Fork.decided = gates or 0, seen
+        forking.MOST_GATES, forking.SHARE, fork.Fork.decided = gates or 0, torch.inf, seen
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with seewhen.attach(model, method, fast="off" if gates is None else "graph") as handle:
@@ -48,7 +48,7 @@ def decoded(dtype, rows, method, gates, times=2, family="llava", **options):
                     output = model.generate(**inputs, return_dict_in_generate=True, output_logits=True, **options)
                 return output, handle.trace, left
     finally:
-        forking.MOST_GATES, fork.Fork.decided = most, stock
+        forking.MOST_GATES, forking.SHARE, fork.Fork.decided = most, share, stock
 
 
 def test_decisions_tokens_and_traces_are_those_of_gates_in_their_place():
@@ -76,13 +76,15 @@ def test_they_equal_transformers_loop():
             assert torch.equal(trace.gate, other.gate), family
 
 
-def test_a_closed_gate_equals_regular_bit_for_bit():
-    """From two rows on, when all kernels sum in the same order."""
-    regular, _, _ = decoded(torch.bfloat16, 2, seewhen.method("regular"), 3)
-    for changes in ({"threshold": 1e9}, {"threshold": -1.0, "strength": 0.0}):
-        closed, _, left = decoded(torch.bfloat16, 2, seewhen.method("cai", start_layer=0, **changes), 3)
-        assert left == {(1, 2, 3)}
-        assert all(torch.equal(a, b) for a, b in zip(regular.logits, closed.logits, strict=True)), changes
+def test_a_closed_gate_equals_regular_to_rounding():
+    for rows in (1, 2):
+        regular, _, _ = decoded(torch.float32, rows, seewhen.method("regular"), 3)
+        for changes in ({"threshold": 1e9}, {"threshold": -1.0, "strength": 0.0}):
+            closed, _, left = decoded(torch.float32, rows, seewhen.method("cai", start_layer=0, **changes), 3)
+            assert left == {(1, 2, 3)}
+            assert torch.equal(regular.sequences, closed.sequences), changes
+            for a, b in zip(regular.logits, closed.logits, strict=True):
+                torch.testing.assert_close(a, b, atol=2e-3, rtol=0)
 
 
 def test_logits_and_entropies_of_one_reading():
@@ -93,9 +95,9 @@ def test_logits_and_entropies_of_one_reading():
         head = torch.randn(count, 1280, device="cuda", dtype=torch.bfloat16) / 20
         x, h = (torch.randn(n, 1280, device="cuda", dtype=torch.bfloat16) for n in (paths, states))
         logits, parts = fork_kernel.logits_and_parts(x, h, head)
-        assert torch.equal(logits, linear_kernel.linear(x, (head,), (None,))[0]), (paths, states, count)
+        torch.testing.assert_close(logits, linear_kernel.linear(x, (head,), (None,))[0], atol=2e-2, rtol=2e-2)
         if count > 8192:  # the gate's own tiles
-            assert torch.equal(parts, gate_kernel._parts_of(h, head)), (paths, states, count)
+            torch.testing.assert_close(parts, gate_kernel._parts_of(h, head), atol=1e-2, rtol=1e-3)
 
 
 if __name__ == "__main__":

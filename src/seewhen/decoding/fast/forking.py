@@ -15,7 +15,10 @@ from seewhen.decoding.kernels.attention_kernel import takes_heads
 if TYPE_CHECKING:
     from seewhen.decoding.sequence import Sequence
 
-MOST_GATES = 3  # three are eight paths: measured, see benchmarks/speed.md
+MOST_GATES = 3  # three are eight paths
+# What forks may read of keys and values for one gate more, as a share of the head, which that gate does not read:
+# both from measurements, see benchmarks/speed.md.
+SHARE = 1 / 6
 
 
 def forked(sequence: Sequence, cache: Any) -> Forked | None:
@@ -30,12 +33,18 @@ def forked(sequence: Sequence, cache: Any) -> Forked | None:
         paths = 2 ** len(layers)
         if len(layers) == MOST_GATES or layer not in gated or not _plain(cache.layers[layer], heads):
             break
-        if not _few(held + (2 * paths - 1) * main, (2 * paths - 1) * main):
+        forks = (2 * paths - 1) * main
+        if not _few(held + forks, forks) or not _pays(cache.layers[layer], forks, sequence.backbone.head):
             break
         layers.insert(0, layer)
-        rows = torch.arange(held + (2 * paths - 1) * main, device=sequence.image.valid.device)
+        rows = torch.arange(held + forks, device=sequence.image.valid.device)
         open_.append(rows >= held + (paths - 1) * main)
     return Forked(tuple(layers), tuple(open_)) if layers else None
+
+
+def _pays(layer: Any, forks: int, head: Any) -> bool:
+    """Whether so many forks read little enough in the deepest layer."""
+    return bool(2 * forks * layer.keys[0].nbytes <= SHARE * head.weight.nbytes)
 
 
 def _few(rows: int, states: int) -> bool:
