@@ -235,3 +235,12 @@ def test_engine_closes_with_its_queue_done(serving: Callable[..., Any]) -> None:
         for thread in threads:
             thread.join()
         assert answers == [60] * 3
+
+
+def test_small_pieces_go_out_at_once(server: Running) -> None:
+    """Also on a socket that the server was given: else a piece waits for the last one's acknowledgement, 40 ms."""
+    with socket.create_connection(("127.0.0.1", server.port)):
+        until(lambda: bool(server.server.server_state.connections))
+        for connection in list(server.server.server_state.connections):
+            opened = connection.transport.get_extra_info("socket")
+            assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

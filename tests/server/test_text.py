@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from seewhen.equations.drawing import nucleus
+from seewhen.server.bell import rung_once
 from seewhen.server.jobs import Delta, Done, LogProb, Started
 from seewhen.server.pending import Mailbox
 from seewhen.server.sampling import Choosers, RowChooser, Sampling
@@ -143,6 +144,34 @@ def test_text_that_waits_is_taken_in_one_piece() -> None:
     events = (Started(3, 1), Delta(0, "a", (first,)), Delta(0, "b", (second,)), Delta(1, "c"), Delta(0, "d"), live)
     expected = [Started(3, 1), Delta(0, "ab", (first, second)), Delta(1, "c"), Delta(0, "d"), live]
     assert asyncio.run(taken(*events, Done())) == expected
+
+
+def test_what_a_step_posts_is_heard_at_its_end() -> None:
+    """By all, and also where it ends with an error; inside, nobody is woken."""
+
+    async def heard() -> list[Any]:
+        boxes = [Mailbox() for _ in range(3)]
+        waiting = [asyncio.ensure_future(box.take()) for box in boxes]
+        await asyncio.sleep(0)
+        within: list[bool] = []
+
+        def step() -> None:
+            with pytest.raises(RuntimeError), rung_once():
+                for number, box in enumerate(boxes):
+                    box.post(Delta(number, "x"))
+                within.append(asyncio.run_coroutine_threadsafe(told(), loop).result())
+                raise RuntimeError("on purpose")
+
+        async def told() -> bool:
+            await asyncio.sleep(0.01)
+            return any(each.done() for each in waiting)
+
+        loop = asyncio.get_running_loop()
+        await asyncio.to_thread(step)
+        assert within == [False]
+        return list(await asyncio.gather(*waiting))
+
+    assert [event.index for event in asyncio.run(heard())] == [0, 1, 2]
 
 
 def test_what_is_posted_while_somebody_waits_arrives() -> None:

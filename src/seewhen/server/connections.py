@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from itertools import chain
 
 import h11
@@ -89,6 +90,10 @@ class Timed(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A place, and a clock for the first request."""
         super().connection_made(transport)
+        # Small pieces go out at once. asyncio sees to it for sockets that it has made itself, not for given ones.
+        opened = transport.get_extra_info("socket")
+        if opened is not None and opened.family != getattr(socket, "AF_UNIX", None):
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.lobby.enter(self)
         self._watch()
 

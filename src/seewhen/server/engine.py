@@ -15,6 +15,7 @@ from seewhen.asking.memory import free_memory, is_out_of_memory
 from seewhen.backbones.loading import Loaded
 from seewhen.decoding.fast import Fast
 from seewhen.errors import SeewhenError
+from seewhen.server.bell import rung_once
 from seewhen.server.company import Company, Prompt
 from seewhen.server.decoding import Decoder
 from seewhen.server.failures import ApiError, internal, not_ready, shutting_down
@@ -128,7 +129,8 @@ class Engine:
                     self._pace += 0.2 * (time.monotonic() - started - self._pace)
                 if self._door is not None:
                     self._enter(self._door)
-                self.company.step(self._failure)
+                with rung_once():
+                    self.company.step(self._failure)
         except BaseException:
             log.exception("the inference thread of %s died", self.name)
         finally:

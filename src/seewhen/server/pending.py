@@ -6,40 +6,15 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
-from weakref import WeakKeyDictionary
 
 from PIL import Image
 from pydantic import BaseModel
 
+from seewhen.server.bell import bell_of
 from seewhen.server.failures import ApiError
 from seewhen.server.jobs import Delta, Event, Failed, Job, Started
 from seewhen.server.media import content
 from seewhen.server.settings import Settings
-
-
-class Bell:
-    """Wakes an event loop once for all that was posted since it last looked: a step has tokens for many."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop, self._rung = loop, False
-        self._came: deque[asyncio.Event] = deque()
-
-    def ring(self, came: asyncio.Event) -> None:
-        """From any thread. After the loop has ended nobody listens any more."""
-        self._came.append(came)
-        if not self._rung:
-            self._rung = True
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._answer)
-
-    def _answer(self) -> None:
-        self._rung = False  # before looking: who comes now rings again
-        while self._came:
-            self._came.popleft().set()
-
-
-_bells: WeakKeyDictionary[asyncio.AbstractEventLoop, Bell] = WeakKeyDictionary()
 
 
 class Mailbox:
@@ -47,8 +22,7 @@ class Mailbox:
     the loop cannot keep up with all its clients, each gets fewer and longer pieces."""
 
     def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._bell = _bells.setdefault(loop, Bell(loop))
+        self._bell = bell_of(asyncio.get_running_loop())
         self._events: deque[Event] = deque()
         self._came = asyncio.Event()
 
