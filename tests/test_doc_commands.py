@@ -8,6 +8,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from typer.main import get_command
 
 from cli.command import Ran, in_process
 from seewhen.cli import app
+from seewhen.verdicts.ceiling import ceiling
 from server.loopback import KEY
 from server.loopback import command as serving
 from test_docs import RUNNABLE
@@ -33,9 +35,9 @@ SMALL = {
     "compare": "--model packaged -n 12",
     "demo": "--scene 3 -n 12",
     "describe": "--model packaged -n 12",
-    "diagnose": "--draws 1",
-    "eval": "--model packaged --no-controls --scenes 2",
-    "sweep": "--no-controls --scenes 4",
+    "diagnose": "--draws 1 --max-new-tokens 32",
+    "eval": "--model packaged --no-controls --scenes 2 --max-new-tokens 24",
+    "sweep": "--no-controls --scenes 4 --max-new-tokens 24",
     "try": "--no-open --limit 1 --words 0 -n 12 --methods regular,confirm",
     "view": "--no-open --limit 1",
 }
@@ -64,7 +66,7 @@ NOT_RUN = {
 }
 SERVED = ("server", "remote")  # pages whose Python speaks to a server
 # What a page names and no command before makes.
-CHAIR = "seewhen eval chair --split shifted --scenes 3 --no-controls --method"
+CHAIR = "seewhen eval chair --split shifted --scenes 3 --no-controls --max-new-tokens 24 --method"
 POPE = "seewhen eval pope --split test --scenes 3 --no-controls --method"
 BEFORE = {
     "command-line": f"""
@@ -72,9 +74,9 @@ BEFORE = {
         {CHAIR} cai --run runs/chair_shifted_packaged_cai_greedy_4d5e6f
         {POPE} regular --run runs/pope_test_packaged_regular_greedy_1a2b3c
         {POPE} cai --run runs/pope_test_packaged_cai_greedy_4d5e6f
-        seewhen describe scene.png --trace trace.json
-        seewhen describe scene.png --trace t.json
-        seewhen compare scene.png --methods regular,cai --trace traces""",
+        seewhen describe scene.png -n 12 --trace trace.json
+        seewhen describe scene.png -n 12 --trace t.json
+        seewhen compare scene.png -n 12 --methods regular,cai --trace traces""",
     "viewer": f"""
         {CHAIR} regular --run runs/RUN1
         {CHAIR} cai --run runs/RUN2""",
@@ -145,6 +147,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder with the pictures and files that the pages name."""
     from seewhen.scenes import chair, dataset, pope, render
 
+    monkeypatch.setattr("seewhen.runs.diagnosis.ceiling", partial(ceiling, replicates=60))
     monkeypatch.chdir(tmp_path)
     scenes = dataset("shifted", 8)
     for folder in ("photos", "repope", "scenes", "val2014"):

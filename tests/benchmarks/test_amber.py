@@ -178,7 +178,7 @@ def test_both_noun_readers_mostly_agree(published: Amber, shared: Path, nltk_dat
     from seewhen.benchmarks.chair import load_captions
 
     known = published.words.known
-    captions = list(load_captions(shared / "chair" / "captions" / "llava-1.5_greedy.jsonl").values())[:150]
+    captions = list(load_captions(shared / "chair" / "captions" / "llava-1.5_greedy.jsonl").values())[:60]
     readers = [NounReader(name, known) for name in ("nltk", "offline")]
     found = [
         [Counter(noun for noun in reader.nouns(caption) if noun in known) for caption in captions]
@@ -186,4 +186,4 @@ def test_both_noun_readers_mostly_agree(published: Amber, shared: Path, nltk_dat
     ]
     nltk_total = sum(counts.total() for counts in found[0])
     apart = sum(((a - b) + (b - a)).total() for a, b in zip(*found, strict=True))
-    assert nltk_total > 1000 and apart / nltk_total < 0.05
+    assert nltk_total > 400 and apart / nltk_total < 0.05

@@ -34,7 +34,7 @@ def captions(shared: Path) -> dict[str, dict[str, str]]:
     return {name: load_captions(shared / "chair" / "captions" / f"{name}.jsonl") for name in FILES}
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [FILES[-1], *(pytest.param(name, marks=pytest.mark.slow) for name in FILES[:-1])])
 def test_nltk_variant_is_exact(name: str, expected: dict, truth: Objects, captions: dict, nltk_data: Path) -> None:
     score = Chair(truth, tuple(captions[name]), CaptionReader("nltk")).score(captions[name])
     want = expected[f"{name}.jsonl"]
@@ -63,6 +63,7 @@ def test_offline_default_stays_within_three_tenths(
     assert metrics["length"] == pytest.approx(totals["tokens"] / totals["captions"], abs=0.3)
 
 
+@pytest.mark.slow
 def test_the_documented_differences_are_the_measured_ones(truth: Objects, captions: dict, nltk_data: Path) -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     assert report(captions, truth) in page

@@ -56,7 +56,7 @@ def packaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(folder: Path, *more: object) -> tuple[object, ...]:
-    flags = ("--methods", "regular,cai,confirm:coco", "--lexicon", "coco", "-n", 40, "--words", 1, "--no-open")
+    flags = ("--methods", "regular,cai,confirm:coco", "--lexicon", "coco", "-n", 24, "--words", 1, "--no-open")
     return ("try", "packaged", folder / "photos", "--out", folder / "tried", *flags, *more)
 
 
@@ -71,7 +71,7 @@ def test_the_packaged_model_on_a_folder(run: Run, packaged: Path) -> None:
     loaded = seewhen.load()
     picture = found["pictures"][0]
     for method in ("regular", "cai"):
-        alone = seewhen.generate(*loaded, picture["path"], DESCRIBE, method, max_new_tokens=40, do_sample=False)
+        alone = seewhen.generate(*loaded, picture["path"], DESCRIBE, method, max_new_tokens=24, do_sample=False)
         assert picture["answers"][method] == alone.text
     checked = seewhen.check(*loaded, picture["path"], picture["answers"]["regular"], lexicon="coco")
     verdicts = {each["object"]: (each["verdict"], each["probability"]) for each in picture["objects"]}
@@ -118,7 +118,7 @@ def tiny(checkpoint: Path, folder: Path, *more: object) -> list[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "Ctrl-C"])
 def test_it_goes_on_where_it_was(run: Run, checkpoint: Path, tmp_path: Path, number: signal.Signals) -> None:
-    scenes(tmp_path / "photos", 12)
+    scenes(tmp_path / "photos", 6)
     arguments = tiny(checkpoint, tmp_path, "--do-sample", "--seed", 3)
     start = [sys.executable, "-c", "from seewhen.cli import main; main()", *arguments]
     process = subprocess.Popen(

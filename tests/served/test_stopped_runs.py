@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import seewhen
+from cli.command import Ran
 from seewhen.runs.evaluate import Ask, evaluate
 from served.fault_server import Faulty, Handler, faulty, hangs, says, sees
 from server.loopback import until
@@ -33,13 +34,17 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+def line(url: str, out: Path) -> list[str]:
+    """A run of 8 answers, 2 at once."""
+    words = f"eval chair --split test --scenes 8 --max-new-tokens 6 --method regular --no-controls --out {out}"
+    return [*words.split(), *f"--server {url} --served-model any --at-once 2".split()]
+
+
 @contextmanager
 def command(url: str, out: Path) -> Iterator[subprocess.Popen[str]]:
-    """A run of 8 answers, 2 at once, in a process of its own."""
-    line = f"eval chair --split test --scenes 8 --max-new-tokens 6 --method regular --no-controls --out {out}"
-    line += f" --server {url} --served-model any --at-once 2"
+    """The run in a process of its own."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "seewhen", *line.split()],
+        [sys.executable, "-m", "seewhen", *line(url, out)],
         text=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -71,7 +76,7 @@ def test_a_second_ctrl_c_ends_it(tmp_path: Path) -> None:
     assert len(lines(tmp_path)) == 3
 
 
-def test_a_killed_run_goes_on(tmp_path: Path) -> None:
+def test_a_killed_run_goes_on(tmp_path: Path, call: Callable[..., Ran]) -> None:
     with faulty(*[sees] * (PROBES + 3), hangs) as server:
         with command(server.url, tmp_path) as process:
             ended(process, server)
@@ -81,8 +86,7 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
         assert len(kept) == 3
         server.faults[:] = [sees]
         before = len(server.asked)
-        with command(server.url, tmp_path) as process:
-            assert process.wait(300) == 0
+        assert call(*line(server.url, tmp_path)).code == 0
         assert len(server.asked) - before == PROBES + 5
     after = lines(tmp_path)
     assert len(after) == len({each["id"] for each in after}) == 8

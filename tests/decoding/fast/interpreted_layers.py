@@ -5,21 +5,14 @@ Run as a program: the interpreter must be chosen before Triton is imported.
 
 from __future__ import annotations
 
-import os
-import sys
-import warnings
-
-os.environ["TRITON_INTERPRET"] = "1"
+from interpreted import compare, same_in_both_loops  # isort: skip  # chooses the interpreter
 
 import torch
 from transformers import StaticCache
 from transformers.models.qwen3_5 import Qwen3_5TextConfig
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5GatedDeltaNet
 
-import seewhen
 import tiny
-
-warnings.simplefilter("ignore")
 
 # Key heads, value heads, widths of both, taps of the convolution.
 RECURRENT = ((2, 4, 8, 8, 4), (1, 3, 16, 40, 4), (2, 2, 24, 16, 2))
@@ -169,31 +162,12 @@ def second_looks() -> None:
 
 
 def methods() -> None:
-    """Methods with attention or hooks of their own: same tokens, gates and logits as transformers' loop."""
-    for name, changes in (
-        ("locore", {"beta": 0.5, "window": 2}),
-        ("sid", {}),
-        ("memvr", {"threshold": 0.9985, "ratio": 0.5, "after": 0, "before": 4}),
-        ("memvr", {"threshold": 0.0, "ratio": 0.5, "after": 0, "before": 4, "activation": "silu"}),
-    ):
-        model, inputs = tiny.model("llava", head_dim=16), tiny.inputs("llava", rows=2, text_lengths=(4, 5))
-        results = []
-        for fast in ("off", "graph"):
-            with seewhen.attach(model, seewhen.method(name, **changes), fast=fast) as handle:
-                output = model.generate(
-                    **inputs, max_new_tokens=5, do_sample=False, output_logits=True, return_dict_in_generate=True
-                )
-                results.append((output, handle.trace.tensors.get("gate")))
-        (stock, gates_off), (fast_output, gates_fast) = results
-        assert torch.equal(stock.sequences, fast_output.sequences), name
-        assert gates_off is None or torch.equal(gates_off, gates_fast), name
-        for a, b in zip(stock.logits, fast_output.logits, strict=True):
-            removed = torch.isneginf(a)
-            torch.testing.assert_close(a.masked_fill(removed, 0), b.masked_fill(removed, 0), atol=1e-3, rtol=0)
+    """Methods with attention or hooks of their own."""
+    same_in_both_loops("llava", "locore", beta=0.5, window=2)
+    same_in_both_loops("llava", "sid")
+    same_in_both_loops("llava", "memvr", threshold=0.9985, ratio=0.5, after=0, before=4)
+    same_in_both_loops("llava", "memvr", threshold=0.0, ratio=0.5, after=0, before=4, activation="silu")
 
 
 if __name__ == "__main__":
-    for part in sys.argv[1:]:
-        torch.manual_seed(0)
-        globals()[part]()
-        print(part, "equal", flush=True)
+    compare(globals())
