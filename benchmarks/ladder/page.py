@@ -90,6 +90,21 @@ def beyond(folder: Path, entries: Sequence[Entry]) -> str:
     return pipe_table(("rung", *names), rows)
 
 
+def recovered(entries: Sequence[Entry], way: str) -> str:
+    """How much of what a model knows better than it says each method takes back, percent, where that is surely
+    something. Above 100: it also says less of what is there, or the ceiling is too low."""
+    names = [name for name in METHODS if any(way in e["effects"].get(name, {}) for e in entries)]
+    rows = []
+    for entry in entries:
+        gain = entry["ceiling"][way].get("recoverable")
+        if not gain or gain[1] <= 0:
+            continue
+        found = [entry["effects"].get(name, {}).get(way, {}).get("chair_i") for name in names]
+        shares = ["—" if each is None else f"{-100 * each[0] / gain[0]:.0f}" for each in found]
+        rows.append((entry["name"], f"{gain[0]:.1f}", *shares))
+    return pipe_table(("rung", "recoverable, points", *names), rows)
+
+
 def _any(entries: Sequence[Entry], name: str) -> bool:
     return any(name in entry["effects"] for entry in entries)
 
@@ -165,6 +180,9 @@ def page(folder: Path, entries: Sequence[Entry]) -> tuple[str, dict[str, Any]]:
                 "",
             ]
     parts += ["## CHAIR_i, sampled: difference from min-p, points", "", beyond(folder, entries), ""]
+    for way in WAYS:
+        title = f"## How much of the recoverable share each method takes back, {way}, percent"
+        parts += [title, "", recovered(entries, way), ""]
     parts += ["## What predicts it", "", table, ""]
     return "\n".join(parts), kept
 

@@ -14,13 +14,14 @@ from where.score import settings
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "evidence.md"
 RESULTS = HERE / "results"
+RUNGS = RESULTS / "rungs"  # models of the ladder, fewer settings
 _LOOKS = ("similarity", "attention", "the next word")
 _TESTS = ("boxes less other boxes", "boxes less regular", "recall, boxes less regular")
 
 
-def results() -> dict[str, dict[str, Any]]:
+def results(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
     """Scores by the name of their file."""
-    return {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(RESULTS.glob("scores-*.json"))}
+    return {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("scores-*.json"))}
 
 
 def shapes() -> dict[str, dict[str, Any]]:
@@ -46,8 +47,8 @@ def _line(lines: Sequence[dict[str, Any]], name: str) -> dict[str, Any] | None:
     return next((line for line in lines if line["of"] == name), None)
 
 
-def _captions() -> Iterator[tuple[str, ...]]:
-    for name, found in results().items():
+def _captions(folder: Path = RESULTS) -> Iterator[tuple[str, ...]]:
+    for name, found in results(folder).items():
         scores, tested = found["captions"], found["hypotheses"]
         for setting in settings():
             values = [
@@ -129,6 +130,7 @@ def tables() -> dict[str, str]:
     attention = ("model", "tilt", "layers", "scores below zero", "patches", "on the image")
     return {
         "where captions": pipe_table(captions, list(_captions())),
+        "where rungs": pipe_table(captions, list(_captions(RUNGS))),
         "where relevances": pipe_table(relevances, list(_relevances())),
         "where questions": pipe_table(questions, list(_questions())),
         "where shapes": pipe_table((*attention, "from none", "from uniform"), list(_shapes())),
