@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seewhen.runs.ladder import LEAST, PREDICTORS, Fit
+from seewhen.runs.ladder import LEAST, Fit, comparable
 from seewhen.runs.stats import holm
 
 Array = NDArray[np.float64]
@@ -60,6 +60,8 @@ def correlations(
 ) -> list[Correlation]:
     """Of an effect with every diagnostic that all rungs have, the strongest first."""
     rungs = [name for name in effects if name in diagnostics]
+    looked = [name for name in rungs if "divergence" in diagnostics[name]]
+    rungs = looked if len(looked) >= LEAST else rungs  # the others' answers tell less
     if len(rungs) < LEAST:
         return []
     shared = [key for key in diagnostics[rungs[0]] if all(key in diagnostics[name] for name in rungs)]
@@ -85,9 +87,7 @@ def leave_one_out(
     effects: Mapping[str, float], diagnostics: Mapping[str, Mapping[str, float]], way: str
 ) -> Prediction | None:
     """Each rung from the others, by what is known of all of them; None with too few."""
-    names = [f"{name}_{way}" if name == "recoverable" else name for name in PREDICTORS]
-    rungs = [rung for rung in effects if rung in diagnostics]
-    names = [name for name in names if all(name in diagnostics[rung] for rung in rungs)]
+    names, rungs = comparable({rung: diagnostics[rung] for rung in effects if rung in diagnostics}, way)
     if len(rungs) < LEAST or not names:
         return None
     x = np.array([[diagnostics[rung][name] for name in names] for rung in rungs])

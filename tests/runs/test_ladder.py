@@ -172,3 +172,14 @@ def test_rungs_without_diagnostics_give_their_mean() -> None:
     effects = [rung.effects["contrast"]["sampled"]["chair_i"][0] for rung in rungs]
     assert one.by == () and one.value == pytest.approx(float(np.mean(effects))) and one.error == one.error_of_mean
     assert "% of the tokens" not in "\n".join(foretold([one], rungs, model()))
+
+
+def test_a_rung_that_was_not_looked_at_does_not_take_the_predictor_away() -> None:
+    rungs = made(lambda d: 20 * d["divergence"] - 10)
+    blind = [
+        Rung(f"blind{n}", {"asked_auroc": 0.7, "recoverable_sampled": 4.0}, rungs[0].effects) for n in range(3)
+    ]
+    assert predictions(model(), [*rungs, *blind]) == predictions(model(), rungs)
+    few = [*rungs[: LEAST - 1], *blind]
+    (one,) = predictions(model(), few)
+    assert one.rungs == len(few) and set(one.by) <= {"recoverable_sampled", "asked_auroc"}

@@ -103,13 +103,31 @@ def predictions(model: Mapping[str, float], rungs: Sequence[Rung], metric: str =
     found = []
     for method in methods:
         for way in WAYS:
-            own = [rung for rung in rungs if metric in rung.effects.get(method, {}).get(way, {})]
+            with_it = {r.name: r for r in rungs if metric in r.effects.get(method, {}).get(way, {})}
+            names, alike = comparable({name: rung.diagnostics for name, rung in with_it.items()}, way, model)
+            own = [with_it[name] for name in alike]
             effects = np.array([rung.effects[method][way][metric][0] for rung in own])
-            names = [f"{name}_{way}" if name == "recoverable" else name for name in PREDICTORS]
-            known = [n for n in names if n in model and all(n in rung.diagnostics for rung in own)]
             if len(own) >= LEAST:
-                found.append(_predicted((method, way, metric), model, own, effects, known))
+                found.append(_predicted((method, way, metric), model, own, effects, names))
     return found
+
+
+def comparable(
+    rungs: Mapping[str, Mapping[str, float]], way: str, model: Mapping[str, float] | None = None
+) -> tuple[list[str], list[str]]:
+    """The predictors to use, and the names of the rungs that have them all. A predictor that too few rungs have is
+    left out; of the others, a rung that lacks one."""
+    names = [f"{name}_{way}" if name == "recoverable" else name for name in PREDICTORS]
+    names = [name for name in names if model is None or name in model]
+
+    def all_having(wanted: Sequence[str]) -> list[str]:
+        return [rung for rung, facts in rungs.items() if all(name in facts for name in wanted)]
+
+    used: list[str] = []
+    for name in names:
+        if len(all_having([*used, name])) >= LEAST:
+            used.append(name)
+    return used, all_having(used)
 
 
 def _predicted(
