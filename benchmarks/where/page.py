@@ -54,9 +54,9 @@ def _captions(folder: Path = RESULTS) -> Iterator[tuple[str, ...]]:
             values = [
                 scores.get(f"{place}, {setting}") for place in ("boxes", "other boxes", "elsewhere", "uniform")
             ]
-            if not all(values):
+            if not values[0]:
                 continue
-            shown = [f"{each['chair_i'][0]:.1f}" for each in (scores["regular"], *values)]
+            shown = [f"{each['chair_i'][0]:.1f}" if each else "" for each in (scores["regular"], *values)]
             tests = [
                 change(line[metric], line[f"p_{metric}"])
                 if (line := _line(tested[pair], f"boxes, {setting}"))
