@@ -133,9 +133,10 @@ def test_compiles(name):
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float32))
 def test_the_end_of_a_forked_step_has_the_memory_it_needs(words, rows, dtype):
     from seewhen.decoding.kernels import fork_kernel
+    from seewhen.decoding.kernels.linear_kernel import tile_shape
 
-    block_n, block_k, warps, stages, width = fork_kernel.tile(rows, words, 4096, dtype)
-    constants = {"block_n": block_n, "block_k": block_k, "width": width}
+    block_n, block_k, warps, stages = tile_shape(rows, words, 4096, torch.empty(0, dtype=dtype))
+    constants = {"block_n": block_n, "block_k": block_k, "width": 16 if rows < 16 else 32}
     constants["precision"] = "ieee" if dtype == torch.float32 else "tf32"
     kind = F if dtype == torch.float32 else B
     types = {"x_ptr": kind, "w_ptr": kind, "logits_ptr": kind, "parts_ptr": F}

@@ -200,3 +200,11 @@ def test_garbage_waits_for_a_capture():
         assert not gc.isenabled()  # as the caller had it
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(("held", "stages"), [(232_448, 5), (166_912, 3), (101_376, 2), (65_536, 1)])
+def test_tiles_fit_into_the_shared_memory_of_smaller_cards(held, stages, monkeypatch):
+    kernels = pytest.importorskip("seewhen.decoding.kernels.linear_kernel", reason="Triton is not here")
+    monkeypatch.setattr("seewhen.decoding.kernels.shared_memory.shared_memory", lambda device: held)
+    block_n, block_k, _, fitting = kernels.tile_shape(8, 4096, 4096, torch.empty(0, dtype=torch.bfloat16))
+    assert fitting == stages and stages * (block_n + 16) * block_k * 2 < held

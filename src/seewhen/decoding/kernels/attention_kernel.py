@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from seewhen.decoding.kernels.shared_memory import stages_that_fit
+
 _PROGRAMS = 264  # two for each multiprocessor of the largest cards keep the memory busy
 _BLOCK = 64
 _LOWEST = -60000.0  # an additive mask at or below this hides: the least float16 is -65504
@@ -160,6 +162,7 @@ def attention(
     additive = mask is not None and mask.dtype != torch.bool
     seen = lse if mask is None else mask[:, 0, 0]
     weights = lse if weights is None else weights
+    stages = 2 if query.dtype == torch.float32 else 3
     _attend[(rows * key_heads, splits)](
         query, key, value, seen, weights, lse if gate is None else gate, parts, lse_parts, *(fresh or (lse,) * 3),
         key_heads, columns, stretch, key.shape[0], main or 1,
@@ -171,7 +174,8 @@ def attention(
         groups=heads // key_heads, d=d, masked=mask is not None, additive=additive, form=FORMS[form],
         split=split, block=_BLOCK, whole=triton.next_power_of_2(stretch), lowest=_LOWEST if additive else 0,
         precision="ieee" if query.dtype == torch.float32 else "tf32", forked=main is not None,
-        fresh=fresh is not None, num_warps=4, num_stages=2 if query.dtype == torch.float32 else 3,
+        fresh=fresh is not None, num_warps=4,
+        num_stages=stages_that_fit(stages, 2 * _BLOCK * d * key.element_size(), key.device),
     )  # fmt: skip
     if split:
         block = triton.next_power_of_2(splits)

@@ -42,7 +42,7 @@ def gated(x: Tensor, gate: Tensor, up: Tensor) -> Tensor:
     flat = x.reshape(-1, columns).contiguous()
     rows = flat.shape[0]
     result = torch.empty((rows, count), dtype=x.dtype, device=x.device)
-    block_n, block_k, warps, stages = tile_shape(rows, 2 * count, columns, x.dtype)
+    block_n, block_k, warps, stages = tile_shape(rows, 2 * count, columns, x)
     _gated[(triton.cdiv(count, block_n),)](
         flat, gate, up, result, count, columns, rows, single=rows == 1,
         block_n=block_n, block_k=block_k, num_warps=warps, num_stages=stages,

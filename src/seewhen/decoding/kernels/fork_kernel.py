@@ -17,7 +17,6 @@ from seewhen.decoding.kernels.linear_kernel import dot_tile, tile_shape
 
 MOST_ROWS = 32  # paths and gates' states together
 _WIDE = 2048
-_SHARED = 200 * 1024  # bytes of shared memory for what is under way, of 227 kB
 
 
 @triton.jit
@@ -61,26 +60,19 @@ def paths_of(rows: int, held: int, main: int) -> int:
     return 1 + (rows - held) // main
 
 
-def tile(rows: int, count: int, columns: int, dtype: torch.dtype) -> tuple[int, int, int, int, int]:
-    """Tile (words, columns), warps, stages and width. More rows take more shared memory: then fewer stages."""
-    block_n, block_k, warps, stages = tile_shape(rows, count, columns, dtype)
-    width = max(16, triton.next_power_of_2(rows))
-    return block_n, block_k, warps, min(stages, _SHARED // ((block_n + width) * block_k * dtype.itemsize)), width
-
-
 def logits_and_parts(paths: Tensor, states: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
     """Logits (rows, words) of `paths` (rows, d), and what `gate_kernel` needs of `states` (n, d)."""
     x = torch.cat([paths, states])
     rows, columns = x.shape
     count = head.shape[0]
     # As for several rows of a linear layer: the same sums, so that a path's logits have the same bits.
-    block_n, block_k, warps, stages, width = tile(rows, count, columns, x.dtype)
+    block_n, block_k, warps, stages = tile_shape(rows, count, columns, x)
     programs = triton.cdiv(count, block_n)
     logits = torch.empty((len(paths), count), dtype=x.dtype, device=x.device)
     parts = torch.empty((3, len(states), programs), dtype=torch.float32, device=x.device)
     _both[(programs,)](
         x, head, logits, parts, count, columns, programs, len(paths), rows, block_n=block_n, block_k=block_k,
-        precision="ieee" if x.dtype == torch.float32 else "tf32", width=width,
+        precision="ieee" if x.dtype == torch.float32 else "tf32", width=max(16, triton.next_power_of_2(rows)),
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return logits, parts

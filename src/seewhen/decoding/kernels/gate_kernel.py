@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from seewhen.decoding.kernels.availability import kernels_run_on
 from seewhen.decoding.kernels.linear_kernel import MOST_ROWS, dot_tile
+from seewhen.decoding.kernels.shared_memory import stages_that_fit
 
 if TYPE_CHECKING:
     from seewhen.decoding.recorder import Recorder
@@ -120,10 +121,11 @@ def _parts_of(states: Tensor, head: Tensor) -> Tensor:
     states, count = states.contiguous(), head.shape[0]
     programs = triton.cdiv(count, _BLOCK)
     parts = torch.empty((3, rows, programs), dtype=torch.float32, device=states.device)
+    stages = 3 if states.dtype == torch.float32 else 5
     _parts[(programs,)](
         states, head, parts, count, columns, programs, rows, block_n=_BLOCK, block_k=128,
         precision="ieee" if states.dtype == torch.float32 else "tf32", num_warps=4,
-        num_stages=3 if states.dtype == torch.float32 else 5,
+        num_stages=stages_that_fit(stages, (_BLOCK + 16) * 128 * states.element_size(), states.device),
     )  # fmt: skip
     return parts
 

@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from seewhen.decoding.kernels.shared_memory import stages_that_fit
+
 MOST_ROWS = 16
 _MOST_MATRICES = 4
 # Tiles for one row and how much longer they take where they fit: the last pass over a matrix' columns may be
@@ -104,7 +106,7 @@ def linear(x: Tensor, weights: tuple[Tensor, ...], biases: tuple[Tensor | None, 
     ]
     counts += [0] * (_MOST_MATRICES - len(counts))
     single = rows == 1
-    block_n, block_k, warps, stages = tile_shape(rows, sum(counts), columns, x.dtype)
+    block_n, block_k, warps, stages = tile_shape(rows, sum(counts), columns, x)
     _linear[(sum(triton.cdiv(count, block_n) for count in counts),)](
         flat, *padded[0], *padded[1], *padded[2], *counts, columns, rows, matrices=len(weights),
         single=single, biased=biased, block_n=block_n, block_k=block_k, num_warps=warps, num_stages=stages,
@@ -113,12 +115,15 @@ def linear(x: Tensor, weights: tuple[Tensor, ...], biases: tuple[Tensor | None, 
     return tuple(result.view(*x.shape[:-1], -1) for result in results)
 
 
-def tile_shape(rows: int, count: int, columns: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
-    """Tile (rows, columns), warps and pipeline stages: measured, see benchmarks/speed.md."""
+def tile_shape(rows: int, count: int, columns: int, x: Tensor) -> tuple[int, int, int, int]:
+    """Tile (rows, columns), warps and pipeline stages for vectors like `x`: measured, see benchmarks/speed.md."""
     if rows == 1:
         if columns > 8192:
             return (4, 1024, 2, 3)
         return min(_OF_ONE_ROW, key=lambda tile: _OF_ONE_ROW[tile] * -(-columns // tile[1]) * tile[1])
-    if dtype == torch.float32:  # twice the bytes: shared memory is finite
-        return (64, 64, 4, 2)
-    return (64, 256, 4, 5) if count <= 8192 else (64, 128, 4, 3)
+    if x.dtype == torch.float32:  # twice the bytes: shared memory is finite
+        block_n, block_k, stages = 64, 64, 2
+    else:
+        block_n, block_k, stages = (64, 256, 5) if count <= 8192 else (64, 128, 3)
+    width = max(16, triton.next_power_of_2(rows))
+    return block_n, block_k, 4, stages_that_fit(stages, (block_n + width) * block_k * x.element_size(), x.device)

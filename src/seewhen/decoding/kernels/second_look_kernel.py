@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from seewhen.decoding.kernels.linear_kernel import dot_tile
+from seewhen.decoding.kernels.shared_memory import stages_that_fit
 
 if TYPE_CHECKING:
     from seewhen.decoding.recorder import Recorder
@@ -151,10 +152,12 @@ def judge(
     block_n, kept = _block(count), min(_KEPT, count)
     programs = triton.cdiv(count, block_n)
     best = torch.empty((rows, programs, kept), dtype=torch.float32, device=states.device)
+    stages = 2 if states.dtype == torch.float32 else 4
     _best[(programs,)](
         states, head, used, best, count, columns, programs, rows, first=first, kept=kept,
         block_n=block_n, block_k=128, precision="ieee" if states.dtype == torch.float32 else "tf32",
-        num_warps=4, num_stages=2 if states.dtype == torch.float32 else 4,
+        num_warps=4,
+        num_stages=stages_that_fit(stages, (block_n + 16) * 128 * states.element_size(), states.device),
     )  # fmt: skip
     open_ = torch.empty_like(used)
     _judge[(rows,)](
