@@ -35,10 +35,11 @@ def test_gates_follow_from_entropy_and_threshold(trace):
 
 
 @pytest.mark.parametrize("name", ["regular", "cai"])
-@pytest.mark.parametrize("together", [1, 3, 64])
-def test_an_entropy_is_that_of_its_layers_output(name, together, monkeypatch):
-    """However many states go through the head together, and whoever reads them."""
+@pytest.mark.parametrize(("together", "waiting"), [(1, 1), (3, 1), (64, 11), (64, 4096)])
+def test_an_entropy_is_that_of_its_layers_output(name, together, waiting, monkeypatch):
+    """However many states go through the head together, whenever they do, and whoever reads them."""
     monkeypatch.setattr("seewhen.decoding.observer._LENS_ROWS", together)
+    monkeypatch.setattr("seewhen.decoding.observer._WAITING", waiting)
     model, inputs = tiny.model("llava"), tiny.inputs("llava", rows=2, text_lengths=(4, 6))
     backbone, seen = Backbone.of(model), []
     with seewhen.attach(model, name, trace=True) as handle:

@@ -57,12 +57,12 @@ def generate(
     family: str, method: Any, seed: int = 0, rows: int = 2, only: int | None = None, **options: Any
 ) -> Any:
     model = tiny.model(family)
-    fast = options.pop("fast", "off")
+    fast, full = options.pop("fast", "off"), options.pop("trace", False)
     inputs = tiny.inputs(family, rows=rows, **({} if only is None else {"only": only}))
     wordy = Wordy(seed, rows)
     wordy.streams = wordy.streams if only is None else [wordy.streams[only]]
     options = {"max_new_tokens": TOKENS, "do_sample": False, "eos_token_id": NEVER, "pad_token_id": 0, **options}
-    with seewhen.attach(model, method, fast=fast) as handle:
+    with seewhen.attach(model, method, fast=fast, trace=full) as handle:
         output = model.generate(**inputs, **options, logits_processor=[wordy])
         return output[:, -(output.shape[1] - inputs["input_ids"].shape[1]) :], handle.trace
 
@@ -228,6 +228,16 @@ def test_each_object_is_asked_once_and_the_tower_runs_once(monkeypatch):
     assert len(questions) == len(set(questions)) == sum(told["asked"] for told in trace.told) > 5
     assert sum(len(told["taken_back"]) for told in trace.told) > 1
     assert any(len({row for row, _ in together}) > 1 for together in asked)
+
+
+def test_a_full_trace_is_of_the_tokens_that_stay(monkeypatch):
+    """Entropies of what is taken back may never be computed: those that stay are the same as if all were."""
+    late = generate("llava", confirm(threshold=0.3), rows=3, trace=True)[1]
+    monkeypatch.setattr("seewhen.decoding.observer._WAITING", 1)
+    at_once = generate("llava", confirm(threshold=0.3), rows=3, trace=True)[1]
+    assert sum(len(told["taken_back"]) for told in late.told) > 1
+    assert late.entropy.isfinite().all()
+    torch.testing.assert_close(late.entropy, at_once.entropy, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

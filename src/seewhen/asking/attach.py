@@ -292,6 +292,7 @@ def _keep_trace(handle: Handle, call: Call, output: Any) -> None:
     if indices is None and ids.shape[0] != rows:
         handle._finished(None)
         return
+    sequence.complete(call.steps)
     facts = (sequence, session.method.to_json(), tokens, _eos_ids(model, inputs), session.entropy_base, indices)
     padding = _option(model, inputs, "pad_token_id", None)
     returned = ids.shape[0]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,24 @@ from seewhen.decoding.tilted_attention import Relevance
 from seewhen.equations.when import entropy
 from seewhen.equations.where import cosine_to_units, unit
 
-_LENS_ROWS = 64  # states that go through the head together: as many rows of logits are held at once
+_LENS_ROWS = 128  # states that go through the head together: as many rows of logits are held at once
+_WAITING = 4096  # states that may wait for it
+
+
+class Outputs(NamedTuple):
+    """What some layers put out in one step."""
+
+    step: Tensor  # (1,)
+    layers: tuple[int, ...]
+    states: Tensor  # (layers, rows, d)
+
+
+@dataclass
+class Seen:
+    """The observer's memory of a sequence."""
+
+    images: dict[int, Tensor] = field(default_factory=dict)  # source layer -> its image states, of length one
+    waiting: list[Outputs] = field(default_factory=list)  # whose entropy is not known yet
 
 
 @dataclass(frozen=True)
@@ -46,8 +63,8 @@ class Observer(Intervention):
         """All softmax layers, to look at their attention."""
         return frozenset(backbone.softmax_layers)
 
-    def begin(self, sequence: Sequence, prefill: Prefill) -> dict[int, Tensor]:
-        """Declare the buffers; the memory maps a source layer to its image states."""
+    def begin(self, sequence: Sequence, prefill: Prefill) -> Seen:
+        """Declare the buffers."""
         recorder, rows = sequence.recorder, sequence.rows
         tokens = sequence.image.columns.shape[1]
         for name in ("entropy", "mass_before", "mass_after"):
@@ -59,17 +76,17 @@ class Observer(Intervention):
         for layer in self.relevance_layers:
             recorder.declare(f"relevance_at_{layer}", (rows, tokens))
             recorder.declare(f"cosine_at_{layer}", (rows, tokens))
-        return {}
+        return Seen()
 
-    def before_layer(self, step: Step, memory: dict[int, Tensor], layer: int, hidden: Tensor) -> None:
-        """Entropy of the layers before, once all have run, and relevance if this is a source layer."""
+    def before_layer(self, step: Step, memory: Seen, layer: int, hidden: Tensor) -> None:
+        """Keep the output of the layer before, for its entropy; relevance if this is a source layer."""
         sequence, recorder = step.sequence, step.recorder
         states = hidden[: sequence.rows]
         outputs = step.scratch_of(self).setdefault("outputs", {})
         if layer and layer - 1 not in self.gated:
             outputs[layer - 1] = states[:, -1]
         if layer == recorder.layers - 1:
-            self._record_entropies(step, outputs)
+            self._keep(step, memory, outputs)
         names = [f"relevance_at_{layer}"] if layer in self.relevance_layers else []
         if self.own_relevance and layer == 0:
             names.append("relevance")
@@ -77,26 +94,42 @@ class Observer(Intervention):
             return
         if step.prefill is not None:
             index = sequence.image.columns[..., None].expand(-1, -1, states.shape[-1])
-            memory[layer] = unit(states.gather(1, index.to(states.device)))
+            memory.images[layer] = unit(states.gather(1, index.to(states.device)))
         query = self.relevance.query_vector(states, step.prefill)
         valid = sequence.image.valid.to(states.device)
-        weights = self.relevance.weights(query, memory[layer], valid)
+        weights = self.relevance.weights(query, memory.images[layer], valid)
         for name in names:
             recorder.write(name, weights)
         if layer in self.relevance_layers:
             # The weights saturate in float32 a sixth above the lowest cosine; the cosine keeps the order.
-            recorder.write(f"cosine_at_{layer}", cosine_to_units(query, memory[layer], valid))
+            recorder.write(f"cosine_at_{layer}", cosine_to_units(query, memory.images[layer], valid))
 
-    def _record_entropies(self, step: Step, outputs: dict[int, Tensor]) -> None:
-        # The head is read from memory once for many layers: at one row that is nearly all it costs.
-        together = max(1, _LENS_ROWS // step.sequence.rows)
-        layers = list(outputs)
-        for start in range(0, len(layers), together):
-            chunk = layers[start : start + together]
-            states = torch.stack([outputs[layer].to(outputs[chunk[0]].device) for layer in chunk])
-            values = entropy(step.sequence.backbone.lens(states), self.entropy_base)
-            for layer, value in zip(chunk, values, strict=True):
-                step.recorder.write("entropy", value, layer)
+    def _keep(self, step: Step, memory: Seen, outputs: dict[int, Tensor]) -> None:
+        """Until there are many: the head is read from memory once for all of them."""
+        if not outputs:
+            return
+        device = next(iter(outputs.values())).device
+        states = torch.stack([state.to(device) for state in outputs.values()])
+        memory.waiting.append(Outputs(step.recorder.step.clone(), tuple(outputs), states))
+        # What a captured step leaves lying is overwritten by the next.
+        if not step.sequence.growing or sum(map(_rows, memory.waiting)) >= _WAITING:
+            self.complete(step.sequence, memory)
+
+    def complete(self, sequence: Sequence, memory: Seen, passes: Tensor | None = None) -> None:
+        """The entropies that wait."""
+        waiting, memory.waiting = memory.waiting, []
+        if passes is not None:  # of tokens that were taken back nobody wants to know
+            wanted = {*passes.flatten().tolist()}
+            waiting = [outputs for outputs in waiting if int(outputs.step) in wanted]
+        if not waiting:
+            return
+        device, together = waiting[0].states.device, max(1, _LENS_ROWS // sequence.rows)
+        places = [(layer, outputs.step) for outputs in waiting for layer in outputs.layers]
+        states = torch.cat([outputs.states.to(device) for outputs in waiting])
+        for start, some in zip(range(0, len(places), together), states.split(together), strict=True):
+            values = entropy(sequence.backbone.lens(some), self.entropy_base)
+            for value, (layer, step) in zip(values, places[start : start + together], strict=True):
+                sequence.recorder.write("entropy", value, layer, step)
 
     def attend(self, step: Step, memory: Any, call: AttentionCall) -> Tensor:
         """Record the image attention; a tilt that runs later overwrites the `after` part."""
@@ -113,3 +146,7 @@ class Observer(Intervention):
                     step.recorder.declare(f"heads_{when}_at_{call.layer}", tuple(attention.shape))
                 step.recorder.write(f"heads_{when}_at_{call.layer}", attention)
         return call.output
+
+
+def _rows(outputs: Outputs) -> int:
+    return outputs.states.shape[0] * outputs.states.shape[1]

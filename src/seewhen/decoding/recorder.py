@@ -36,13 +36,15 @@ class Recorder:
             size = (self.capacity, *shape)
             self.buffers[name] = _static(torch.full(size, fill, dtype=dtype, device=self.device))
 
-    def write(self, name: str, value: Tensor, layer: int | None = None) -> None:
-        """Store `value` of this step (of one layer, for buffers whose third dimension is layers)."""
+    def write(self, name: str, value: Tensor, layer: int | None = None, step: Tensor | None = None) -> None:
+        """Store `value` of this step or an earlier one (1,); of one layer, for buffers whose third dimension is
+        layers."""
         buffer = self.buffers.get(name)
         if buffer is None:
             return
         target = buffer if layer is None else buffer[:, :, layer]
-        target.index_copy_(0, self.step.to(target.device), value.unsqueeze(0).to(target.device, target.dtype))
+        place = self.step if step is None else step
+        target.index_copy_(0, place.to(target.device), value.unsqueeze(0).to(target.device, target.dtype))
 
     def write_gate(self, layer: int, gate: Tensor, entropy: Tensor | None, threshold: Tensor | None) -> None:
         """What a gate decided before `layer`. The entropy belongs to the layer before, whose output it read."""

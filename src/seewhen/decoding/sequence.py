@@ -82,6 +82,9 @@ class Intervention:
         """Place hooks of your own (on an MLP, say), return their handles; `current.step` is the running step."""
         return []
 
+    def complete(self, sequence: Sequence, memory: Any, passes: Tensor | None = None) -> None:
+        """Record what was left for the end of the call; `passes` (rows, tokens) are those of tokens that stay."""
+
     def state(self, memory: Any) -> tuple[Tensor, ...]:
         """What changes from step to step: tensors (rows, ...), which follow beams and rows that go back."""
         return ()
@@ -161,6 +164,13 @@ class Sequence:
         if self.shift is not None:
             branch = self.all_index(index)[self.rows :] - self.rows
             self.shift.copy_(self.shift.index_select(-1, branch.to(self.shift.device)))
+
+    @torch.no_grad()
+    def complete(self, passes: Tensor | None) -> None:
+        """The call has ended: what interventions have left for now. Where tokens were taken back, `passes` (rows,
+        tokens) says which forward pass made each of those that stayed."""
+        for intervention, memory in zip(self.interventions, self.memories, strict=True):
+            intervention.complete(self, memory, passes)
 
     def all_index(self, index: Tensor) -> Tensor:
         """The index of all rows that goes with an index of main rows."""
