@@ -10,12 +10,17 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import seewhen
 import tiny
+from seewhen.asking.asker import Asker, Question
 from seewhen.asking.attach import attach
 from seewhen.asking.features import shared_features
-from seewhen.asking.prefix import PrefixHook, can_share, lay_out
+from seewhen.asking.one_picture import PictureQuestion
+from seewhen.asking.options import DESCRIBE, Decoding
+from seewhen.asking.prefix import Kept, PrefixHook, can_share, lay_out
 from seewhen.backbones.backbone import Backbone
 from seewhen.methods import method
+from seewhen.scenes import render, sample
 
 SHARE_FEATURES = {
     "llava",
@@ -89,3 +94,46 @@ def test_different_images_are_left_alone():
     model = tiny.model("llava")
     assert shared_features(model, batch, ["a", "b"]) is None
     assert lay_out(Backbone.of(model), batch, ["a", "b"], tiny.PAD) is None
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_methods_asked_the_same_read_the_prompt_once(full, monkeypatch):
+    """One method after the other, as `compare` does: same words, same trace, and the prompt's columns once."""
+    monkeypatch.setattr("seewhen.decoding.observer._WAITING", 1)
+    loaded, image = seewhen.load(device="cpu"), render(sample("shifted", 3))
+    chosen = [method(name) for name in ("regular", "cai", "confirm:coco", "cai+confirm:coco", "cai:contrast=2")]
+    read: list[int] = []
+    decoder = Backbone.of(loaded.model).decoder
+    forward = decoder.forward
+
+    def counted(*args, **kwargs):
+        read.append(kwargs["inputs_embeds"].shape[1])
+        return forward(*args, **kwargs)
+
+    def asked():
+        return PictureQuestion(loaded, image, DESCRIBE, Decoding(max_new_tokens=24))
+
+    apart = [asked().answer(each, full=full) for each in chosen]
+    together = asked()
+    monkeypatch.setattr(decoder, "forward", counted)
+    replies = [together.answer(each, full=full) for each in chosen]
+    prompt = replies[0].trace.prompt_length
+    assert [length for length in read if length > 40] == [prompt - 1] * 2, (
+        "once, and once for the contrast with its own row"
+    )
+    for one, other in zip(apart, replies, strict=True):
+        assert one.text == other.text
+        for name, values in one.trace.tensors.items():
+            torch.testing.assert_close(values, other.trace.tensors[name], atol=1e-4, rtol=1e-4, equal_nan=True)
+
+
+def test_a_kept_prompt_is_only_for_the_same_prompt():
+    """Another picture, or a state that nobody looked at, is read anew."""
+    asker = Asker(seewhen.load(device="cpu"))
+    kept, said = Kept(), []
+    for number in (3, 4, 3):
+        question = Question(asker.prompt(DESCRIBE), (render(sample("shifted", number)),))
+        with asker.attached("cai", kept=kept) as attached:
+            said.append(attached.answer([question], {"max_new_tokens": 12, "do_sample": False})[0].answers[0].text)
+    assert said[0] == said[2] != said[1]
+    assert kept.holds(kept.given, frozenset({0})) and not kept.holds(kept.given, frozenset({1}))

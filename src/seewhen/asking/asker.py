@@ -19,7 +19,7 @@ from seewhen.asking.attach import attach
 from seewhen.asking.features import shared_features
 from seewhen.asking.handle import Handle
 from seewhen.asking.memory import Halving
-from seewhen.asking.prefix import PrefixHook, can_share, lay_out
+from seewhen.asking.prefix import Kept, PrefixHook, can_share, kept_length, lay_out
 from seewhen.asking.replay import replay
 from seewhen.backbones.backbone import Backbone
 from seewhen.backbones.prompts import Picture, chat_prompt, model_inputs
@@ -148,22 +148,30 @@ class Asker:
 
     @contextmanager
     def attached(
-        self, method: str | Method, *, trace: bool | str = False, fast: Fast = "auto", **looks: Any
+        self,
+        method: str | Method,
+        *,
+        trace: bool | str = False,
+        fast: Fast = "auto",
+        kept: Kept | None = None,
+        **looks: Any,
     ) -> Iterator[Attached]:
-        """A method on the model for as many batches as wanted. `looks` are further arguments of `attach`."""
+        """A method on the model for as many batches as wanted. `looks` are further arguments of `attach`; what is
+        `kept` of a prompt serves the next method that is asked the same."""
         prepared = make_method(method).prepare(self.tokenizer)
         with ExitStack() as stack:
             handle = stack.enter_context(
                 attach(self.model, prepared, trace=trace, fast=fast, backbone=self.backbone, **looks)
             )
-            # A full trace looks at the whole prompt, in every layer.
             parts = prepared.parts(self.backbone)
-            shares = not trace and _may_share(parts)
+            shares = (not trace or kept is not None) and _may_share(parts)
             prefix = None
             if shares and can_share(self.backbone):
                 # After the method's own hooks: these see the whole prompt, what follows reads only the rest.
                 layers = [i.relevance.source_layer for i in parts.interventions if isinstance(i, Tilt)]
-                prefix = PrefixHook(self.backbone, layers)
+                # A full trace looks at the embeddings too, and the next method may.
+                layers += [0, *looks.get("relevance_layers", ())] if kept is not None else []
+                prefix = PrefixHook(self.backbone, layers, kept)
                 stack.callback(prefix.remove)
             yield Attached(self, prepared, handle, shares, prefix)
 
@@ -219,6 +227,8 @@ class Attached:
         exact; and how many of the last columns are then each question's own."""
         if not self.shares or any(len(question.pictures) != 1 for question in questions):
             return inputs, None
+        if self.prefix is not None and self.prefix.keeps:
+            return inputs, kept_length(self.asker.backbone, inputs)
         pictures = [str(id(question.pictures[0])) for question in questions]
         inputs = shared_features(self.asker.model, inputs, pictures) or inputs
         if self.prefix is None:

@@ -15,6 +15,7 @@ from PIL import Image
 from seewhen.asking.asker import Asker, Question
 from seewhen.asking.opening import collected_warnings, plain_errors
 from seewhen.asking.options import Decoding
+from seewhen.asking.prefix import Kept
 from seewhen.backbones.pictures import picture_file
 from seewhen.decoding.method import Method
 from seewhen.decoding.trace import Trace
@@ -57,11 +58,12 @@ class PictureQuestion:
         self.asker = Asker(loaded)
         self.decoding, self._image = decoding, image
         self._question = Question(self.asker.prompt(question), (image,))
+        self._kept = Kept()
 
     def answer(self, chosen: Method, *, full: bool, streamer: MakeStreamer | None = None) -> Reply:
         """Generate once. `full` keeps the full trace."""
         options, notes = self._options(chosen)
-        with plain_errors(), self.asker.attached(chosen, trace=full) as attached:
+        with plain_errors(), self.asker.attached(chosen, trace=full, kept=self._kept) as attached:
             session = attached.handle.session
             streams = streamer is not None and options["num_beams"] == 1 and not session.parts.loop
             if streams and streamer is not None:

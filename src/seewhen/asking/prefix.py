@@ -7,6 +7,9 @@ about to read the prompt, each distinct prefix is computed once, copied into the
 begin with it, and cut from what is left to read. Rows that a method adds (a text-only copy) are served
 alike. The attached method itself sees the whole prompt as always.
 
+One prompt that several methods are asked in turn is read once too: who asks keeps what was read (`Kept`), and the
+next method begins with the prompt's last token.
+
 Only where that is exact: full causal attention in all layers, and methods that change nothing but the
 newest token's row. Layers in which a method looks at the image's hidden states are shown the whole
 prompt for the moment of that look.
@@ -17,6 +20,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,6 +30,8 @@ from transformers import DynamicCache
 from seewhen.backbones.backbone import Backbone
 
 _WORTH = 16  # tokens; a shorter prefix is not worth a pass of its own
+# Others, such as token types, mark prompts that are read both ways.
+_PLAIN = {"input_ids", "attention_mask", "pixel_values", "image_sizes", "mm_encoder_outputs"}
 
 
 def can_share(backbone: Backbone) -> bool:
@@ -51,8 +57,7 @@ def lay_out(
     None where there is nothing to share.
     """
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
-    others = set(inputs) - {"input_ids", "attention_mask", "pixel_values", "image_sizes", "mm_encoder_outputs"}
-    if len(set(images)) == len(images) or others:  # token types mark prompts that are read both ways
+    if len(set(images)) == len(images) or set(inputs) - _PLAIN:
         return None
     rows = [row[seen.bool()] for row, seen in zip(ids, mask, strict=True)]
     length = _common(rows)
@@ -67,6 +72,13 @@ def lay_out(
         new_ids[r, :length], new_ids[r, start:] = row[:length], row[length:]
         new_mask[r, :length], new_mask[r, start:] = 1, 1
     return {**inputs, "input_ids": new_ids, "attention_mask": new_mask}, longest - length
+
+
+def kept_length(backbone: Backbone, inputs: dict[str, Any]) -> int | None:
+    """How many columns of a prompt are each method's own where the rest of it is kept; None where it is not."""
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    plain = not set(inputs) - _PLAIN and len(ids) == 1 and bool(mask.all())
+    return 1 if plain and ids.shape[1] > _WORTH and not bool(backbone.image_mask(ids)[0, -1]) else None
 
 
 def _common(rows: Sequence[Tensor]) -> int:
@@ -100,23 +112,43 @@ class _Reading(threading.local):
         self.length = 0
 
 
+@dataclass
+class Kept:
+    """The prefix that was read last: what it was made of, its keys and values, and states that were looked at."""
+
+    given: tuple[Tensor, ...] = ()  # embeddings, mask, positions
+    cache: Any = None
+    looks: dict[int, Tensor] = field(default_factory=dict)
+
+    def holds(self, given: tuple[Tensor, ...], looks: frozenset[int]) -> bool:
+        """Whether it is this prefix, bit for bit, with the states of these layers."""
+        same = len(self.given) == len(given) and all(map(torch.equal, self.given, given))
+        return same and looks <= self.looks.keys()
+
+
 class PrefixHook:
     """Stands before the decoder; acts once while a prompt is `expected`.
 
     Made after the method's hooks are in place. `looks` are the layers in which the method reads hidden
-    states of the whole prompt.
+    states of the whole prompt; `kept` is for the methods that are asked the same afterwards.
     """
 
-    def __init__(self, backbone: Backbone, looks: Iterable[int] = ()) -> None:
+    def __init__(self, backbone: Backbone, looks: Iterable[int] = (), kept: Kept | None = None) -> None:
         self._backbone, self._decoder = backbone, backbone.decoder
+        self._looks, self._kept = frozenset(looks), kept
         self._reading = _Reading()
         register = self._decoder.register_forward_pre_hook
         self._handles = [register(self._before, with_kwargs=True)]
         self._handles.append(self._decoder.register_forward_hook(self._after, always_call=True))
-        for number in sorted(set(looks)):
+        for number in sorted(self._looks):
             layer = backbone.layers[number]
             self._handles.append(layer.register_forward_pre_hook(self._shower(number), prepend=True))
             self._handles.append(layer.register_forward_pre_hook(self._hide))
+
+    @property
+    def keeps(self) -> bool:
+        """Whether one prompt is asked by several methods, instead of several prompts by one."""
+        return self._kept is not None
 
     @contextmanager
     def expected(self, rest: int) -> Iterator[None]:
@@ -148,10 +180,7 @@ class PrefixHook:
         positions = positions.expand(embeds.shape[0], -1)
         given = [each[:, :length] for each in (embeds, mask, positions)]
         kept, place = _distinct(given)
-        prefix = DynamicCache(config=self._decoder.config)
-        now.prefix = {}
-        first, seen, places = (each[kept] for each in given)
-        self._backbone.read(first, seen, places, prefix)  # no method has anything to do with it
+        prefix = self._read((given[0][kept], given[1][kept], given[2][kept]))
         index = torch.tensor(place, device=embeds.device)
         for number, layer in enumerate(prefix.layers):
             cache.update(layer.keys[index], layer.values[index], number)
@@ -165,6 +194,19 @@ class PrefixHook:
         if isinstance(kwargs.get("cache_position"), Tensor):
             left["cache_position"] = kwargs["cache_position"][length:]
         return args, left
+
+    def _read(self, given: tuple[Tensor, Tensor, Tensor]) -> Any:
+        """The prefix's keys and values: no method has anything to do with it."""
+        now = self._reading
+        if self._kept is not None and self._kept.holds(given, self._looks):
+            now.prefix = dict(self._kept.looks)
+            return self._kept.cache
+        prefix = DynamicCache(config=self._decoder.config)
+        now.prefix = {}
+        self._backbone.read(*given, prefix)
+        if self._kept is not None:
+            self._kept.given, self._kept.cache, self._kept.looks = given, prefix, dict(now.prefix)
+        return prefix
 
     def _after(self, module: nn.Module, args: tuple, output: Any) -> None:
         self._reading.index, self._reading.prefix = None, {}
