@@ -96,8 +96,8 @@ def test_different_images_are_left_alone():
     assert lay_out(Backbone.of(model), batch, ["a", "b"], tiny.PAD) is None
 
 
-@pytest.mark.parametrize("full", [True, False])
-def test_methods_asked_the_same_read_the_prompt_once(full, monkeypatch):
+@pytest.mark.parametrize("do_sample", [True, False])
+def test_methods_asked_the_same_read_the_prompt_once(do_sample, monkeypatch):
     """One method after the other, as `compare` does: same words, same trace, and the prompt's columns once."""
     monkeypatch.setattr("seewhen.decoding.observer._WAITING", 1)
     loaded, image = seewhen.load(device="cpu"), render(sample("shifted", 3))
@@ -111,16 +111,18 @@ def test_methods_asked_the_same_read_the_prompt_once(full, monkeypatch):
         return forward(*args, **kwargs)
 
     def asked():
-        return PictureQuestion(loaded, image, DESCRIBE, Decoding(max_new_tokens=24))
+        return PictureQuestion(loaded, image, DESCRIBE, Decoding(max_new_tokens=24, do_sample=do_sample))
 
-    apart = [asked().answer(each, full=full) for each in chosen]
+    apart = [asked().answer(each, full=True) for each in chosen]
     together = asked()
     monkeypatch.setattr(decoder, "forward", counted)
-    replies = [together.answer(each, full=full) for each in chosen]
+    replies = [together.answer(each, full=True) for each in chosen]
     prompt = replies[0].trace.prompt_length
     assert [length for length in read if length > 40] == [prompt - 1] * 2, (
         "once, and once for the contrast with its own row"
     )
+    tokens = [len(reply.trace.tokens) for reply in replies]
+    assert read.count(1) < sum(tokens), "and confirm goes on from what regular decoding said"
     for one, other in zip(apart, replies, strict=True):
         assert one.text == other.text
         for name, values in one.trace.tensors.items():

@@ -27,11 +27,13 @@ from seewhen.decoding.altered_images import AlteredImage
 from seewhen.decoding.fast import Fast
 from seewhen.decoding.method import Method, Parts
 from seewhen.decoding.similarity import image_features, with_similarity
+from seewhen.decoding.stepping import Course
 from seewhen.decoding.tilted_attention import Tilt
 from seewhen.decoding.trace import Trace, answer_length
 from seewhen.errors import SeewhenError
 from seewhen.methods import method as make_method
 
+_COURSE = {"return_dict_in_generate": True, "output_logits": True}
 Box = tuple[float, float, float, float]
 Options = Mapping[str, Any] | Callable[[Sequence["Question"]], Mapping[str, Any]]
 
@@ -173,6 +175,8 @@ class Asker:
                 layers += [0, *looks.get("relevance_layers", ())] if kept is not None else []
                 prefix = PrefixHook(self.backbone, layers, kept)
                 stack.callback(prefix.remove)
+            if kept is not None and parts == Parts(judge=parts.judge, budget=parts.budget):
+                handle.session.course = kept.course
             yield Attached(self, prepared, handle, shares, prefix)
 
 
@@ -208,13 +212,25 @@ class Attached:
             features: list[Tensor] = []
             if full:
                 features = stack.enter_context(image_features(asker.backbone, inputs["input_ids"]))
-            output = asker.model.generate(**inputs, **given)
+            plain = self._keeps_course(given)
+            output = asker.model.generate(**inputs, **given, **(_COURSE if plain else {}))
         ends = _ids(given["eos_token_id"]) if "eos_token_id" in given else None
         tokens = asker.new_tokens(output, inputs["input_ids"], ends)
+        if plain and self.prefix is not None and self.prefix.kept is not None:
+            sequence = self.handle.session.last
+            assert sequence is not None
+            self.prefix.kept.course = Course(tokens[0], output.logits, output.past_key_values, sequence)
         trace = self._trace() if traced else None
         if trace is not None and features:
             trace = with_similarity(trace, asker.backbone, features[: trace.rows])
         return Batch(tuple(map(asker.answer, tokens)), trace)
+
+    def _keeps_course(self, given: Mapping[str, Any]) -> bool:
+        """Whether a judge that is asked the same afterwards may follow this answer: plain decoding on a CPU, where
+        passes are what costs."""
+        kept = self.prefix is not None and self.prefix.kept is not None
+        plain = self.handle.session.parts == Parts() and given.get("num_beams", 1) == 1
+        return kept and plain and self.asker.model.device.type == "cpu"
 
     def _trace(self) -> Trace | None:
         try:
@@ -227,7 +243,7 @@ class Attached:
         exact; and how many of the last columns are then each question's own."""
         if not self.shares or any(len(question.pictures) != 1 for question in questions):
             return inputs, None
-        if self.prefix is not None and self.prefix.keeps:
+        if self.prefix is not None and self.prefix.kept is not None:
             return inputs, kept_length(self.asker.backbone, inputs)
         pictures = [str(id(question.pictures[0])) for question in questions]
         inputs = shared_features(self.asker.model, inputs, pictures) or inputs

@@ -63,7 +63,10 @@ class PictureQuestion:
     def answer(self, chosen: Method, *, full: bool, streamer: MakeStreamer | None = None) -> Reply:
         """Generate once. `full` keeps the full trace."""
         options, notes = self._options(chosen)
-        with plain_errors(), self.asker.attached(chosen, trace=full, kept=self._kept) as attached:
+        with (
+            plain_errors(),
+            self.asker.attached(chosen, trace=full, kept=self._kept if full else None) as attached,
+        ):
             session = attached.handle.session
             streams = streamer is not None and options["num_beams"] == 1 and not session.parts.loop
             if streams and streamer is not None:

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from seewhen.backbones.backbone import Backbone
+from seewhen.decoding.stepping import Course
 
 _WORTH = 16  # tokens; a shorter prefix is not worth a pass of its own
 # Others, such as token types, mark prompts that are read both ways.
@@ -114,11 +115,12 @@ class _Reading(threading.local):
 
 @dataclass
 class Kept:
-    """The prefix that was read last: what it was made of, its keys and values, and states that were looked at."""
+    """The prefix that was read last: what it was made of, its keys and values, states that were looked at."""
 
     given: tuple[Tensor, ...] = ()  # embeddings, mask, positions
     cache: Any = None
     looks: dict[int, Tensor] = field(default_factory=dict)
+    course: Course | None = None  # what plain decoding made of the prompt
 
     def holds(self, given: tuple[Tensor, ...], looks: frozenset[int]) -> bool:
         """Whether it is this prefix, bit for bit, with the states of these layers."""
@@ -135,7 +137,7 @@ class PrefixHook:
 
     def __init__(self, backbone: Backbone, looks: Iterable[int] = (), kept: Kept | None = None) -> None:
         self._backbone, self._decoder = backbone, backbone.decoder
-        self._looks, self._kept = frozenset(looks), kept
+        self._looks, self.kept = frozenset(looks), kept
         self._reading = _Reading()
         register = self._decoder.register_forward_pre_hook
         self._handles = [register(self._before, with_kwargs=True)]
@@ -144,11 +146,6 @@ class PrefixHook:
             layer = backbone.layers[number]
             self._handles.append(layer.register_forward_pre_hook(self._shower(number), prepend=True))
             self._handles.append(layer.register_forward_pre_hook(self._hide))
-
-    @property
-    def keeps(self) -> bool:
-        """Whether one prompt is asked by several methods, instead of several prompts by one."""
-        return self._kept is not None
 
     @contextmanager
     def expected(self, rest: int) -> Iterator[None]:
@@ -198,14 +195,14 @@ class PrefixHook:
     def _read(self, given: tuple[Tensor, Tensor, Tensor]) -> Any:
         """The prefix's keys and values: no method has anything to do with it."""
         now = self._reading
-        if self._kept is not None and self._kept.holds(given, self._looks):
-            now.prefix = dict(self._kept.looks)
-            return self._kept.cache
+        if self.kept is not None and self.kept.holds(given, self._looks):
+            now.prefix = dict(self.kept.looks)
+            return self.kept.cache
         prefix = DynamicCache(config=self._decoder.config)
         now.prefix = {}
         self._backbone.read(*given, prefix)
-        if self._kept is not None:
-            self._kept.given, self._kept.cache, self._kept.looks = given, prefix, dict(now.prefix)
+        if self.kept is not None:
+            self.kept.given, self.kept.cache, self.kept.looks = given, prefix, dict(now.prefix)
         return prefix
 
     def _after(self, module: nn.Module, args: tuple, output: Any) -> None:

@@ -12,7 +12,7 @@ there is read once more from its embeddings, and kept for all questions that fol
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -49,11 +49,12 @@ class Decoding(Protocol):
 class Aside:
     """Questions about one running sequence. Made by the decoding loop for methods with a judge."""
 
-    def __init__(self, session: Decoding, cache: Any) -> None:
+    def __init__(self, session: Decoding, cache: Any, arrive: Callable[[], None] = lambda: None) -> None:
         sequence: Decoded = getattr(cache, ATTRIBUTE)
         assert sequence.prefill is not None  # kept for methods with a judge
         self.sequence, self.prefill = sequence, sequence.prefill
         self._session, self._cache, self._backbone = session, cache, session.backbone
+        self._arrive = arrive  # sees to it that the cache holds the newest token
         self._plain = _is_plain(cache, self.prefill)
         self._read: dict[tuple[int, int], DynamicCache] = {}  # the prompt of a row up to a column, read again
         self._images: list[int] | None = None  # the column behind each row's last image
@@ -122,6 +123,7 @@ class Aside:
         """The column before which a question of this row begins."""
         prompt = self.prefill.embeds.shape[1]
         if after == "now":
+            self._arrive()
             return self.filled
         if after == "prompt":
             return prompt

@@ -20,7 +20,7 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 from seewhen.decoding.aside import Aside
 from seewhen.decoding.judge import Judge, Newest
 from seewhen.decoding.rows import Saved
-from seewhen.decoding.stepping import Growing, Stepper
+from seewhen.decoding.stepping import Following, Growing, Stepper
 from seewhen.errors import UnsupportedMode
 
 if TYPE_CHECKING:
@@ -294,8 +294,12 @@ class JudgedLoop:
         choosing = Choosing(logits_processor, stopping_criteria, generation_config, self.streamer)
         sequence = self.session.last
         assert sequence is not None
-        stepper = Growing(model, kwargs, input_ids, sequence.widened)
-        return judged(self.session, input_ids, choosing, stepper, logits)
+        course = self.session.course
+        if course is None or not course.begins_like(logits, sequence):
+            stepper = Growing(model, kwargs, input_ids, sequence.widened)
+            return judged(self.session, input_ids, choosing, stepper, logits)
+        following = Following(model, kwargs, input_ids, course=course, sequence=sequence)
+        return judged(self.session, input_ids, choosing, following, logits)
 
 
 def read_prompt(
@@ -335,10 +339,12 @@ def check_room(session: Session, cache: Any, length: int) -> None:
 def judged(session: Session, prompt: Tensor, choosing: Choosing, stepper: Stepper, logits: Tensor) -> Any:
     """Decode to the end with the session's judge."""
     longest = choosing.config.max_length - prompt.shape[1]
-    aside = Aside(session, stepper.cache)
+    aside = Aside(session, stepper.cache, stepper.arrive)
     length = aside.sequence.prompt_length + most_steps(longest, session.parts.budget)
     check_window(session, length)
     check_room(session, stepper.cache, length)
     assert session.parts.judge is not None
     judge = session.parts.judge(aside)
-    return JudgedCall(session, prompt, choosing, stepper, judge, aside).decode(logits)
+    result = JudgedCall(session, prompt, choosing, stepper, judge, aside).decode(logits)
+    stepper.arrive()
+    return result

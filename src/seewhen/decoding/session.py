@@ -30,6 +30,7 @@ from seewhen.decoding.method import Logits, Method, Parts
 from seewhen.decoding.prefill import ImageColumns, Prefill
 from seewhen.decoding.recorder import Recorder
 from seewhen.decoding.sequence import ATTRIBUTE, CurrentStep, Intervention, Sequence, Step, Tables
+from seewhen.decoding.stepping import Course
 from seewhen.decoding.wider_prompts import widen
 from seewhen.equations.when import entropy
 from seewhen.errors import InvalidMethod, UnsupportedMode, UnsupportedModel
@@ -62,6 +63,7 @@ class Session:
         self.calls = Calls()
         self.image_room = 0  # columns for image tokens that every prompt gets, real or not
         self.questions: Kept[Any] = Kept()  # captured passes of questions aside
+        self.course: Course | None = None  # of plain decoding, for a judge that may follow it
         self.process = os.getpid()
         self.placement: object = None  # made anew at each placing: a call must end in the one it began in
         self._warned: set[str] = set()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+if TYPE_CHECKING:
+    from seewhen.decoding.sequence import Sequence
 
 
 class Stepper(Protocol):
@@ -28,6 +32,9 @@ class Stepper(Protocol):
 
     def go_back(self, row: int, columns: list[int]) -> None:
         """The row's tokens in these columns never were."""
+
+    def arrive(self) -> None:
+        """See to it that the cache holds all that was fed."""
 
 
 @dataclass
@@ -59,6 +66,9 @@ class Growing:
         )
         return outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=tokens.device)
 
+    def arrive(self) -> None:
+        """It always does."""
+
     def go_back(self, row: int, columns: list[int]) -> None:
         """In the mask and the positions that `generate` carries along."""
         mask, positions = self.kwargs.get("attention_mask"), self.kwargs.get("position_ids")
@@ -71,3 +81,62 @@ class Growing:
             positions = positions.expand(*positions.shape[:-2], len(mask), -1).clone()
             positions[..., row, -1] -= len(columns)
             self.kwargs["position_ids"] = positions
+
+
+@dataclass(frozen=True)
+class Course:
+    """What plain decoding of one prompt did, pass by pass: whoever follows it need not do it again."""
+
+    tokens: list[int]
+    logits: tuple[Tensor, ...]  # (1, vocabulary) each
+    cache: Any
+    sequence: Sequence
+
+    def begins_like(self, logits: Tensor, sequence: Sequence) -> bool:
+        """Whether it is the same prompt, bit for bit, watched in the same way."""
+        watched = self.sequence.recorder.buffers.keys() == sequence.recorder.buffers.keys()
+        return watched and torch.equal(self.logits[0], logits)
+
+
+@dataclass
+class Following(Growing):
+    """Goes along a course as long as the same tokens are fed, without a pass; then on from there."""
+
+    course: Course = field(kw_only=True)
+    sequence: Sequence = field(kw_only=True)
+    along: int = 0  # passes that were not made
+    left: bool = False
+
+    def step(self, tokens: Tensor | None, ahead: bool) -> Tensor:
+        """The course's logits, or a pass."""
+        assert tokens is not None
+        more = self.along + 1 < len(self.course.logits)
+        if not self.left and more and tokens.tolist() == [self.course.tokens[self.along]]:
+            self.along += 1
+            return self.course.logits[self.along].clone()
+        self.arrive()
+        return super().step(tokens, ahead)
+
+    def go_back(self, row: int, columns: list[int]) -> None:
+        """From here on the way is another."""
+        self.arrive()
+        super().go_back(row, columns)
+
+    def arrive(self) -> None:
+        """Everything as if the passes had been made here: columns, what `generate` carries along, records."""
+        passes, start = 0 if self.left else self.along, self.course.sequence.prompt_length
+        self.left = True
+        if not passes:
+            return
+        for number, layer in enumerate(self.course.cache.layers):
+            columns = slice(start, start + passes)
+            self.cache.update(layer.keys[:, :, columns], layer.values[:, :, columns], number)
+        self.ids = torch.cat([self.ids, self.ids.new_tensor([self.course.tokens[:passes]])], dim=1)
+        self.kwargs = self.model._update_model_kwargs_for_generation(
+            BaseModelOutputWithPast(past_key_values=self.cache), self.kwargs, num_new_tokens=passes
+        )
+        recorder, made = self.sequence.recorder, slice(1, passes + 1)
+        for number in range(passes):
+            recorder.advance(number + 3)  # as many steps must fit, and the next
+        for name, records in recorder.buffers.items():
+            records[made] = self.course.sequence.recorder.buffers[name][made]

@@ -145,6 +145,9 @@ class CapturedSteps:
         if made.buffers.positions is not None:
             made.buffers.positions.sub_(1)
 
+    def arrive(self) -> None:
+        """The cache always holds what was fed."""
+
     def go_back(self, row: int, columns: list[int]) -> None:
         """In the step's own mask and positions."""
         self._rewind()
