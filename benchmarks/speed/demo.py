@@ -2,6 +2,7 @@
 
     python benchmarks/speed/demo.py --out benchmarks/speed/results/cpu-demo.json
     python benchmarks/speed/demo.py --what describe --busy 1 --out benchmarks/speed/results/cpu-threads.json
+    python benchmarks/speed/demo.py --beside OTHER/src --out ...  # the program of another checkout, in turns
 
 `--busy N` keeps N other processes busy meanwhile. Ways: `default` is the command as it is; `one` has one thread,
 `all` as many as there are cores, `spinning` as many, whose waiting threads spin, which is torch's own default.
@@ -108,10 +109,14 @@ def main() -> None:
     parser.add_argument("--ways", default=None, help="comma-separated")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--busy", type=int, default=0)
+    parser.add_argument("--beside", type=Path, help="`src` of another checkout")
     parser.add_argument("--split", action="store_true", help="also the parts of the demonstration")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     ways = (given.ways or ("default" if given.what == "demo" else ",".join(WAYS))).split(",")
+    if given.beside is not None:
+        WAYS["beside"] = (["-m", "seewhen"], {"PYTHONPATH": str(given.beside)})
+        ways.append("beside")
     others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(given.busy)]
     found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
     loads = []
@@ -130,8 +135,9 @@ def main() -> None:
     middle = {
         w: {k: statistics.median(one[k] for one in each) for k in ("wall", "cpu")} for w, each in found.items()
     }
+    least = {w: {k: min(one[k] for one in each) for k in ("wall", "cpu")} for w, each in found.items()}
     result = {"command": " ".join(sys.argv), "cores": os.cpu_count(), "busy": given.busy, "load": loads}
-    result |= {"median": middle, "runs": found, "versions": package_versions()}
+    result |= {"median": middle, "least": least, "runs": found, "versions": package_versions()}
     if given.split:
         result["split"] = split()
     print(json.dumps(result.get("split", middle), indent=1))
