@@ -177,6 +177,24 @@ def test_transport(server: Running) -> None:
     assert get(server, "/docs").status_code == 404
 
 
+def test_who_sends_everything_first_gets_the_refusal(server: Running) -> None:
+    """A connection closed over unread bytes is reset: the answer would be lost to who is still sending."""
+    size = 24 << 20
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nContent-Length: {size}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        client.sendall(head.encode() + b" " * size)
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 413 ") and b"body_too_large" in answer
+
+
+def test_who_is_silent_after_a_refusal_is_not_waited_for(server: Running) -> None:
+    head = f"POST / HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nContent-Length: 999999999\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        client.sendall(head.encode())
+        answer = b"".join(iter(lambda: client.recv(65536), b""))  # to the end of the connection
+    assert answer.startswith(b"HTTP/1.1 413 ")
+
+
 def test_uploads_together_have_a_limit(serving: Callable[..., Any]) -> None:
     with serving(limits=Limits(bodies_bytes=500)) as server:
         refused = post(server, SMALL)

@@ -24,6 +24,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
+_LINGER, _SILENCE = 2.0, 0.25  # seconds a refused request is read on, and of those without a byte
 OPEN_PATHS = ("/", "/healthz", "/readyz")  # the page, where a key can be typed in; probes, which have none
 _COUNTED = (
     *OPEN_PATHS,
@@ -80,11 +81,11 @@ class Guard:
             await self.app(scope, body.receive, reply)
         except ApiError as error:
             if not status:
-                await _send_error(error, reply)
+                await _send_error(error, reply, body)
         except Exception:
             log.exception("request %s failed", request_id)
             if not status:
-                await _send_error(internal(), reply)
+                await _send_error(internal(), reply, body)
         finally:
             body.drop()
             path = scope["path"] if scope["path"] in _COUNTED else "other"
@@ -164,6 +165,18 @@ class _Body:
             self._begin()
         return message
 
+    async def forget(self) -> None:
+        """Read on for a moment, to no purpose: a connection that is closed over unread bytes is reset, and who is
+        still sending would lose the answer."""
+        try:
+            async with asyncio.timeout(_LINGER):
+                while not self.complete:
+                    async with asyncio.timeout(_SILENCE):
+                        message = await self._receive()
+                    self.complete = message["type"] == "http.disconnect" or not message.get("more_body", False)
+        except TimeoutError:
+            return
+
     def drop(self) -> None:
         """The request is over."""
         self._guard.end(self._size, self._begun)
@@ -192,9 +205,11 @@ def _headers(ours: Mapping[str, str], message: Message) -> list[tuple[bytes, byt
     return [(key, value) for key, value in named.items() if key not in own]
 
 
-async def _send_error(error: ApiError, send: Send) -> None:
+async def _send_error(error: ApiError, send: Send, rest: _Body) -> None:
     body = json.dumps(error.body(), ensure_ascii=False).encode("utf-8", "replace")
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += [(key.lower().encode(), value.encode()) for key, value in error.headers().items()]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    await rest.forget()
+    await send({"type": "http.response.body", "body": b""})
