@@ -25,6 +25,14 @@ settings.register_profile("untimed", untimed, derandomize=True, database=None)
 settings.load_profile("untimed")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A real browser takes its time: whatever opens one is slow."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays to the end: the garbage collector need not look through it again and again."""
     gc.collect()

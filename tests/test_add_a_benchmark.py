@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from pages import install, run
 
 # Each command in turn, in one process: a process of its own would spend its time on importing torch.
@@ -31,6 +33,7 @@ print(json.dumps([whole.score(answers).metrics for answers in (perfect, one_wron
 """
 
 
+@pytest.mark.slow
 def test_the_page(tmp_path: Path) -> None:
     files = install("add-a-benchmark.md", tmp_path)
     assert set(files) == {"pyproject.toml", "seewhen_whole/__init__.py", "use.sh"}

@@ -18,6 +18,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_page(site: Path) -> None:
     """The example runs as printed, and its methods keep the promises the page names."""
     prelude = "import tiny\nmodel, inputs = tiny.model('{0}'), tiny.inputs('{0}', rows=2)\n"

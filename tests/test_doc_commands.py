@@ -199,6 +199,7 @@ def test_it_runs(page: str, world: None, run: Callable[..., Ran]) -> None:
 
 
 @pytest.mark.parametrize("name", SERVED)
+@pytest.mark.slow
 def test_pages_that_speak_to_a_server(
     name: str, tmp_path: Path, world: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

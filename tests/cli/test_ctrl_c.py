@@ -100,6 +100,7 @@ def test_every_command_ends_at_once(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", [name for name in MODELS if name != "view"])  # which has nothing to load here
+@pytest.mark.slow
 def test_while_torch_is_awaited(command: str) -> None:
     code, told, pressed = ended("torch")[f"{command} {COMMANDS[command]}".strip()]
     assert (code, pressed) == (130, True)

@@ -100,6 +100,7 @@ def test_ranks_share_ties_and_spearman_is_of_ranks() -> None:
     assert predicting.spearman(x, np.ones(4)) == 0
 
 
+@pytest.mark.slow
 def test_the_page_has_every_rung_and_the_map_is_drawn(
     found: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,6 +84,7 @@ def test_confirm_is_that_of_the_local_model(
 
 
 @pytest.mark.parametrize("offers", [{"bans": ""}, {"bans": "", "stops": False}])
+@pytest.mark.slow
 def test_a_server_that_offers_less_gives_the_same_answer(
     model: seewhen.Remote, loaded: Any, offers: dict[str, Any]
 ) -> None:

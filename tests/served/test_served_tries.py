@@ -40,6 +40,7 @@ def flags(url: str, out: Path, *more: object) -> list[object]:
     return ["--out", out, "--lexicon", "coco", "--no-open", "--server", url, *more]
 
 
+@pytest.mark.slow
 def test_it_says_what_the_local_model_says(
     call: Callable[..., Ran], server: Running, photos: Path, tmp_path: Path
 ) -> None:

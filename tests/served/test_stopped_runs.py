@@ -63,6 +63,7 @@ def ended(process: subprocess.Popen[str], server: Faulty) -> None:
     assert process.poll() is None, process.communicate()[1]
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_it(tmp_path: Path) -> None:
     with faulty(*[sees] * (PROBES + 3), hangs) as server, command(server.url, tmp_path) as process:
         ended(process, server)
@@ -76,6 +77,7 @@ def test_a_second_ctrl_c_ends_it(tmp_path: Path) -> None:
     assert len(lines(tmp_path)) == 3
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on(tmp_path: Path, call: Callable[..., Ran]) -> None:
     with faulty(*[sees] * (PROBES + 3), hangs) as server:
         with command(server.url, tmp_path) as process:

@@ -162,6 +162,7 @@ def test_an_upload_that_breaks_off_is_no_failure_of_ours(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+@pytest.mark.slow
 def test_the_command_with_few_open_files(checkpoint: Path, tmp_path: Path) -> None:
     """More silent clients than the process may have files open, then SIGTERM while an answer is on its way."""
     log = tmp_path / "log"

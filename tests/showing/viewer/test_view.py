@@ -108,6 +108,7 @@ def test_a_batch_of_traces(run: Callable[..., Ran], tmp_path: Path) -> None:
     assert "2 pictures, not 1" in run("view", tmp_path / "two.json", "--no-open", *files[:2]).err
 
 
+@pytest.mark.slow
 def test_runs_side_by_side_mistakes_first(
     run: Callable[..., Ran], runs: tuple[Path, Path, Path], browser: Browser, tmp_path: Path
 ) -> None:
