@@ -174,6 +174,7 @@ def write(name: str, records: Iterable[object]) -> None:
 
 
 @pytest.mark.parametrize(("page", "until"), [("index", "## Where to go"), ("quickstart", "## Your own picture")])
+@pytest.mark.slow
 def test_the_first_commands_need_nothing_but_the_package(
     page: str, until: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Ran]
 ) -> None:

@@ -78,6 +78,7 @@ def counted(processor: Any, pictures: list[Image.Image]) -> list[int] | None:
     return None if count is None else list(count(image_sizes=sizes)["num_image_tokens"])
 
 
+@pytest.mark.slow
 def test_from_a_directory_to_answers(loaded: tuple[str, Any, Any]) -> None:
     """Tokens, grids, and each row as if alone."""
     name, model, processor = loaded

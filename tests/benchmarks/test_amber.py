@@ -173,6 +173,7 @@ def test_inventing_what_models_tend_to_invent(published: Amber) -> None:
     assert "accuracy" not in score.metrics
 
 
+@pytest.mark.slow
 def test_both_noun_readers_mostly_agree(published: Amber, shared: Path, nltk_data: Path) -> None:
     from seewhen.benchmarks.amber.nouns import NounReader
     from seewhen.benchmarks.chair import load_captions

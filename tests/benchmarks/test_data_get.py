@@ -31,6 +31,8 @@ from seewhen.benchmarks.pope.questions import KINDS, load_questions
 from seewhen.benchmarks.pope.repope import labels_in
 from seewhen.benchmarks.sources import Part, unzip
 
+pytestmark = pytest.mark.slow
+
 BIG = os.urandom(3_000_000)
 
 

@@ -11,6 +11,8 @@ from seewhen.cli import app
 from seewhen.speed.bench import as_markdown, red_flags
 from seewhen.speed.measure import Cost, bytes_per_step, interval
 
+pytestmark = pytest.mark.slow
+
 
 def run(*arguments):
     return CliRunner().invoke(app, ["bench", *arguments])

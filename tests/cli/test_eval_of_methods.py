@@ -13,6 +13,7 @@ from seewhen.cli.running import AskFlags, ServedRunFlags, ask_of, captured
 
 
 @pytest.mark.parametrize("method", ["confirm:coco", "icd"])
+@pytest.mark.slow
 def test_methods_that_read_words_are_evaluated(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,6 +60,7 @@ def command(folder: Path, *more: object) -> tuple[object, ...]:
     return ("try", "packaged", folder / "photos", "--out", folder / "tried", *flags, *more)
 
 
+@pytest.mark.slow
 def test_the_packaged_model_on_a_folder(run: Run, packaged: Path) -> None:
     ran = run(*command(packaged, "--json"))
     assert ran.code == 0, ran.err

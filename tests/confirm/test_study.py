@@ -17,6 +17,8 @@ from confirm.settings import PARTS, WORD_LEVEL, Run, confirm, everything
 from confirm.variants import AllObjects, WordLevel, begins
 from seewhen.verdicts.lexicon import chair_lexicon
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "confirm" / "results"
 

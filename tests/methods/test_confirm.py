@@ -244,6 +244,7 @@ def test_a_full_trace_is_of_the_tokens_that_stay(monkeypatch):
     ("name", "sampled"),
     [("min-p", True), ("min-p", False), ("vcd", False), ("cai:contrast=3", True), ("pai", False), ("top_p", True)],
 )
+@pytest.mark.slow
 def test_beside_what_cuts_unlikely_words(packaged, name, sampled):
     """Where a cut leaves nothing but words of denied objects, the sentence is given up and nothing breaks."""
     from seewhen.scenes import dataset, render

@@ -149,6 +149,7 @@ def test_no_weight_and_all_candidates_is_stock_beam_search(eos: Any, early_stopp
     ("family", "at_once"),
     [("llava", 3), *((name, 4) for name in ("llava", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "internvl", "gemma3"))],
 )
+@pytest.mark.slow
 def test_families_and_batches(family: str, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A left-padded batch makes every choice its rows make alone, with rollbacks at different places and times."""
     monkeypatch.setattr("seewhen.methods.opera_search.prompts_at_once", lambda *_: at_once)

@@ -17,6 +17,8 @@ from seewhen.decoding.method import Method
 from seewhen.methods import method_class, method_names
 from seewhen.runs.store import read_run
 
+pytestmark = pytest.mark.slow
+
 REPORT = evidence.read("report/report.json")
 
 

@@ -35,6 +35,8 @@ from seewhen.backbones.prompts import chat_prompt
 from seewhen.errors import InvalidInput
 from seewhen.methods import method
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def trained(store: Path, tmp_path_factory: pytest.TempPathFactory) -> run.Place:

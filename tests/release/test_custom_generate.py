@@ -14,6 +14,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "hub"
 
 
 @pytest.mark.parametrize("method", ["cai:start_layer=1,threshold=-1", "vcd", "regular"])
+@pytest.mark.slow
 def test_the_second_door_leads_to_the_same_answers(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

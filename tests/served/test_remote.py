@@ -72,6 +72,7 @@ def test_what_our_own_server_offers(model: seewhen.Remote) -> None:
 
 # Scene 3, below, has sentences taken back; with threshold 1 others have, too.
 @pytest.mark.parametrize(("number", "threshold"), [(0, 0.0), (1, 1.0)])
+@pytest.mark.slow
 def test_confirm_is_that_of_the_local_model(
     model: seewhen.Remote, loaded: Any, number: int, threshold: float
 ) -> None:

@@ -17,6 +17,7 @@ from test_docs import ROOT, blocks
 PAGE = ROOT / "docs/remote.md"
 
 
+@pytest.mark.slow
 def test_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)

@@ -48,6 +48,7 @@ def drawing_of(name, cases, sweep_folder):
 
 
 @pytest.mark.parametrize("name", list(FIGURES))
+@pytest.mark.slow
 def test_each_figure_in_each_format(name, cases, sweep_folder, tmp_path):
     drawing = drawing_of(name, cases, sweep_folder)
     for ending in ("png", "svg", "pdf"):

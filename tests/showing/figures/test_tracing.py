@@ -82,6 +82,7 @@ def test_sampling_repeats_in_any_batch(tracer):
     assert together[2].text == alone[0].text
 
 
+@pytest.mark.slow
 def test_a_runs_captions_come_back_with_their_traces(tracer, method, told, tmp_path):
     ask = Ask("chair", split="shifted", scenes=COUNT, batch=2, max_new_tokens=96)
     path, _ = evaluate(ask, method, tmp_path)
