@@ -4,7 +4,8 @@
 
 Goes on where it was: start it again. What there is is packed into OUT/ladder.tar.xz, now and then and in the end;
 the stand-in's checkpoint beside it, in parts of at most 15 MB. DIR holds everything else and can stay where it is.
-With `--before`, the archive of an earlier run, its choice stands, and what it holds is not asked or packed again.
+With `--before`, the archive of an earlier run, its choice stands, and what it holds is not asked or packed again;
+its choice.json alone is enough where models have other seeds.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from photographs.study import shared_gpu
 from seewhen.errors import InvalidInput
 
 PART = 15_000_000
-HOPELESS = 8  # failures without a success
+HOPELESS = 8  # failures without a success; of one group of tasks, half of that
 PACKED_EVERY = 20.0  # seconds
 # Caches of many rows grow by a token at a time. Without rounding each size is a block of memory of its own: a
 # process that needs 3 GB held 55, and others had none.
@@ -78,7 +79,7 @@ class Run:
         self.began = time.monotonic()
         self.tasks = all_tasks(bench)
         self.failed: dict[str, int] = {}
-        self.succeeded = 0
+        self.succeeded: set[str] = set()  # groups of which a task was done
         self.workers: list[Worker] = []
         self.packed = self.began
         self.packer: threading.Thread | None = None
@@ -105,7 +106,7 @@ class Run:
                 self._hear(worker)
             self._choose()
             self._keep()
-            waiting = [task for task in self.tasks if not task.done and self.failed.get(task.name, 0) < 2]
+            waiting = [task for task in self.tasks if not task.done and not self._given_up(task)]
             if not waiting or not self.workers:
                 break
             for worker in self.workers:
@@ -125,6 +126,12 @@ class Run:
             worker.log.close()
         if self.packer is not None:
             self.packer.join()
+
+    def _given_up(self, task: Task) -> bool:
+        """It failed twice, or others of its group did and none succeeded: each failure costs a worker's start."""
+        group = _group(task.name)
+        alike = sum(count for name, count in self.failed.items() if _group(name) == group)
+        return self.failed.get(task.name, 0) >= 2 or (group not in self.succeeded and alike >= HOPELESS // 2)
 
     def _keep(self) -> None:
         """Pack what there is, aside, now and then: a machine can be lost."""
@@ -155,7 +162,8 @@ class Run:
             if said == "failed":
                 self.failed[name] = self.failed.get(name, 0) + 1
                 worker.ready = False  # it ends now
-            self.succeeded += said == "done"
+            if said == "done":
+                self.succeeded.add(_group(name))
             worker.task = None
         if worker.process.poll() is not None:
             if worker.task is not None:
@@ -209,6 +217,10 @@ class Run:
         )
 
 
+def _group(name: str) -> str:
+    return name.split(" ", 1)[0]
+
+
 def facts(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     """Machine, versions and sizes."""
     import torch
@@ -228,6 +240,9 @@ def unpack(before: Path | None, folder: Path) -> frozenset[str]:
     it made and did not ask are gone, and can be made again."""
     if before is None:
         return frozenset()
+    if before.name == CHOICE:
+        (folder / CHOICE).write_bytes(before.read_bytes())
+        return frozenset({CHOICE})
     with tarfile.open(before) as tar:
         files = [member for member in tar if member.isfile()]
         asked = {f"models/{m.name.split('/')[1]}.json" for m in files if m.name.startswith("results/")}
@@ -301,7 +316,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1e9, help="stop then and pack; start again to go on")
     parser.add_argument("--choose-at", type=float, default=1e9, help="choose the stand-in then from what there is")
     parser.add_argument("--train-until", type=float, default=1e9, help="begin no training after so many seconds")
-    parser.add_argument("--before", type=Path, help="the archive of an earlier run")
+    parser.add_argument("--before", type=Path, help="the archive of an earlier run, or its choice.json")
     parser.add_argument("--sizes", choices=SIZES, default="full")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--training", type=int, default=6, help="of these, how many may train at a time")

@@ -37,11 +37,12 @@ from seewhen.scenes.world import CATEGORIES
 from seewhen.verdicts.lexicon import lexicon_named
 from seewhen.verdicts.questions import YesNo, question
 
-TEST = 3  # seed of the scenes; verdicts and diagnostics are of those of seed 7, training has 0
+TEST, OTHER = 3, 7  # seeds of the tested scenes, and of those of verdicts and diagnostics; training has 0
 SAMPLES = 2  # sampled captions of each scene and method
 COOL = 1 / 3
 ROWS = 640  # questions in one pass
 TOGETHER = 3  # captions of each scene that are rows of one call: memory bounds them
+MOST_ROWS = 480  # in one call, drafts included
 
 Arrays = dict[str, NDArray[Any]]
 Way = tuple[int | None, float]  # seed and temperature; greedy without a seed
@@ -72,7 +73,7 @@ class Rows(LogitsProcessor):
 
     def __init__(self, greedy: int, seeds: Sequence[int], temperatures: Sequence[float]) -> None:
         self._greedy, self._noise = greedy, HashedNoise(seeds)
-        self._warmth = torch.tensor(temperatures)[:, None]
+        self._temperature = torch.tensor(temperatures)[:, None]
         self.logprob: list[Tensor] = []
         self.entropy: list[Tensor] = []
 
@@ -81,11 +82,16 @@ class Rows(LogitsProcessor):
         self.entropy.append(torch.special.entr(chances.exp()).sum(-1))
         noised = scores.float()
         if len(scores) > self._greedy:
-            warmth = self._warmth.to(scores.device)
-            drawn = self._noise(input_ids[self._greedy :], noised[self._greedy :] / warmth)
+            temperature = self._temperature.to(scores.device)
+            drawn = self._noise(input_ids[self._greedy :], noised[self._greedy :] / temperature)
             noised = torch.cat([noised[: self._greedy], drawn])
         self.logprob.append(chances.gather(1, noised.argmax(-1, keepdim=True))[:, 0])
         return noised
+
+
+def rows_together(method: Method) -> int:
+    """How many captions are rows of one call: with drafts fewer, they are rows too."""
+    return MOST_ROWS // max(1, int(getattr(method, "drafts", 0)))
 
 
 class First(LogitsProcessor):
@@ -101,17 +107,18 @@ class First(LogitsProcessor):
 
 
 @cache
-def _scenes(count: int) -> list[Scene]:
-    return dataset("shifted", count, seed=TEST)
+def scenes_of(seed: int, count: int) -> list[Scene]:
+    """The first shifted scenes of a seed."""
+    return dataset("shifted", count, seed=seed)
 
 
 @cache
-def _pixels(count: int) -> Tensor:
+def _pixels(seed: int, count: int) -> Tensor:
     """All rungs share the packaged model's processor: drawn and prepared once in a process."""
     from transformers import AutoProcessor
 
     processor = AutoProcessor.from_pretrained(resolve("packaged"), trust_remote_code=False)
-    shown = processor.image_processor([render(scene) for scene in _scenes(count)], return_tensors="pt")
+    shown = processor.image_processor([render(scene) for scene in scenes_of(seed, count)], return_tensors="pt")
     return shown["pixel_values"]
 
 
@@ -125,13 +132,16 @@ class Exam:
 
     @property
     def scenes(self) -> list[Scene]:
-        return _scenes(self.sizes.tested)
+        return scenes_of(TEST, self.sizes.tested)
 
     @cached_property
     def pixels(self) -> Tensor:
         """The tested pictures as the model takes them."""
-        shown = _pixels(self.sizes.tested)
-        return shown.to(self.model.device, self.model.dtype)
+        return self.shown(TEST, self.sizes.tested)
+
+    def shown(self, seed: int, count: int) -> Tensor:
+        """The first pictures of a seed as the model takes them."""
+        return _pixels(seed, count).to(self.model.device, self.model.dtype)
 
     def prompts(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """Token ids of prompts about one picture, padded on the left."""
@@ -152,7 +162,8 @@ class Exam:
         prepared = method.prepare(self.tokenizer)
         with torch.inference_mode(), attach(self.model, prepared, fast="off", backbone=self.asker.backbone):
             parts = [
-                self._written(prepared, scenes, ways[n : n + TOGETHER]) for n in range(0, len(ways), TOGETHER)
+                self._in_parts(prepared, scenes, self.pixels, ways[n : n + TOGETHER])
+                for n in range(0, len(ways), TOGETHER)
             ]
         ids = np.concatenate([part for part, _ in parts])
         found: Arrays = {"greedy": ids[0], "sampled": ids[1 : 1 + SAMPLES]}
@@ -164,18 +175,41 @@ class Exam:
                 found |= {f"greedy_{name}": sure[0], f"sampled_{name}": sure[1]}
         return found
 
-    def _written(self, method: Method, scenes: Sequence[Scene], ways: Sequence[Way]) -> tuple[NDArray[Any], Rows]:
+    def greedy(self, method: Method, seed: int, count: int, skip: int = 0) -> NDArray[Any]:
+        """Greedy captions of other scenes: (scenes, tokens)."""
+        scenes, pixels = scenes_of(seed, count)[skip:], self.shown(seed, count)[skip:]
+        prepared = method.prepare(self.tokenizer)
+        torch.manual_seed(0)
+        with torch.inference_mode(), attach(self.model, prepared, fast="off", backbone=self.asker.backbone):
+            return self._in_parts(prepared, scenes, pixels, [(None, 1.0)])[0][0]
+
+    def _in_parts(
+        self, method: Method, scenes: Sequence[Scene], pixels: Tensor, ways: Sequence[Way]
+    ) -> tuple[NDArray[Any], Rows]:
+        """As many scenes at a time as memory has room for; how sure it was of the last of them."""
+        some = max(1, rows_together(method) // len(ways))
+        parts = [
+            self._written(method, scenes[n : n + some], pixels[n : n + some], ways)
+            for n in range(0, len(scenes), some)
+        ]
+        return np.concatenate([ids for ids, _ in parts], axis=1), parts[-1][1]
+
+    def _written(
+        self, method: Method, scenes: Sequence[Scene], pixels: Tensor, ways: Sequence[Way]
+    ) -> tuple[NDArray[Any], Rows]:
         """(ways, scenes, tokens), and how sure they were."""
         count, tokens, padding = len(scenes), self.sizes.tokens, self.tokenizer.pad_token_id
         given = {name: t.expand(count * len(ways), -1) for name, t in self.prompts([DESCRIBE]).items()}
-        drawn = [(seed, warmth) for seed, warmth in ways if seed is not None]
+        drawn = [(seed, temperature) for seed, temperature in ways if seed is not None]
         seeds = [stream_seed(seed, scene.image) for seed, _ in drawn for scene in scenes]
-        rows = Rows(count * (len(ways) - len(drawn)), seeds, [warmth for _, warmth in drawn for _ in scenes])
+        rows = Rows(
+            count * (len(ways) - len(drawn)), seeds, [temperature for _, temperature in drawn for _ in scenes]
+        )
         options: dict[str, Any] = {"num_beams": 5} if method.beams_only else {"num_beams": 1}
         if not method.beams_only:
             options["logits_processor"] = LogitsProcessorList([rows])
         output = self.model.generate(
-            **given, pixel_values=self.pixels[:count].repeat(len(ways), 1, 1, 1), max_new_tokens=tokens,
+            **given, pixel_values=pixels[:count].repeat(len(ways), 1, 1, 1), max_new_tokens=tokens,
             do_sample=False, pad_token_id=padding, **options,
         )  # fmt: skip
         ids = np.full((len(ways), count, tokens), padding, np.uint16)
@@ -190,7 +224,7 @@ class Exam:
         no = self.tokenizer.encode(" No", add_special_tokens=False)[0]
         parts = []
         for scores in self._first_tokens(named, [each.text for each in asked], [each.scene for each in asked]):
-            chances = [(scores / warmth).softmax(-1)[:, no] for warmth in (1.0, COOL)]
+            chances = [(scores / temperature).softmax(-1)[:, no] for temperature in (1.0, COOL)]
             parts.append(torch.stack([*chances, (scores.argmax(-1) == no).float()]))
         warm, cool, firm = torch.cat(parts, 1).cpu().numpy()
         return {"no": warm, "no_cool": cool, "no_firm": firm.astype(bool)}

@@ -124,6 +124,20 @@ def answered(folder: Path, model: str, name: str) -> Answered | None:
     return Answered.read(path, name) if path.is_file() else None
 
 
+def cut_off(folder: Path, names: Sequence[str], sentences: int) -> dict[str, list[float]]:
+    """A control: what regular greedy captions of these models lose when they end after so many sentences."""
+    stops = [number for word, number in _tokenizer().get_vocab().items() if word.endswith(".")]
+    with_it, without = [], []
+    for name in names:
+        with np.load(folder / "results" / name / "regular.npz", allow_pickle=False) as found:
+            ids = found["greedy"]
+        ended = np.cumsum(np.isin(ids, stops), axis=1)
+        after = np.concatenate([np.zeros((len(ids), 1), int), ended[:, :-1]], axis=1) >= sentences
+        with_it.append(counted(np.where(after, padding(), ids)[None], scenes(len(ids))))
+        without.append(counted(ids[None], scenes(len(ids))))
+    return effect(np.sum(with_it, axis=0), np.sum(without, axis=0))
+
+
 def _weights(count: int) -> Array:
     rng = np.random.default_rng(0)
     return rng.multinomial(count, np.full(count, 1 / count), size=REPLICATES).astype(float)
@@ -169,6 +183,23 @@ def effects(folder: Path, model: str, names: Sequence[str]) -> dict[str, dict[st
         out[name] = {way: effect(a, b) for way, (a, b) in ways.items() if a is not None and b is not None}
         if name == COOL:
             del out[name]["greedy"]
+    return out
+
+
+def named_once(folder: Path, model: str, name: str, way: str) -> Array | None:
+    """By scene: objects that captions name, those of them that are not there, those that are, and all that are
+    there; each object of a caption once. None where the method refused."""
+    with np.load(folder / "results" / model / f"{name}.npz", allow_pickle=False) as found:
+        if "refused" in found:
+            return None
+        captions = found["greedy"][None] if way == "greedy" else found["sampled"]
+    shown = scenes(captions.shape[1])
+    out = np.zeros((len(shown), 4))
+    for group in captions:
+        for row, scene in enumerate(shown):
+            truth = {CATEGORIES.index(each) for each in scene.names}
+            named = {category for _, category in mentions(group[row].tolist(), _known())}
+            out[row] += (len(named), len(named - truth), len(named & truth), len(truth))
     return out
 
 

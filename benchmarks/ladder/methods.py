@@ -31,6 +31,15 @@ def _fitted(exam: Exam) -> str:
     return f'confirm:coco:verdict="{exam.verdict}"'
 
 
+def _judged(drafts: int) -> Callable[[Exam], str]:
+    def spec(exam: Exam) -> str:
+        from ladder.judging import judged
+
+        return judged(exam, drafts)
+
+    return spec
+
+
 REGULAR = Named("regular", "regular")
 RIVALS: dict[str, tuple[Named, ...]] = {
     "base": (REGULAR, Named("min-p", "min-p")),
@@ -41,6 +50,10 @@ RIVALS: dict[str, tuple[Named, ...]] = {
     ),
     "more": (Named("icd", "icd"), Named("m3id", "m3id"), Named("dola", "dola")),
     "opera": (Named("opera", "opera", questions=False),),
+    # Thresholds chosen on other scenes; drafts are further texts of the same prompt that the verdict knows.
+    "drafts-0": (Named("confirm chosen", _judged(0), questions=False),),
+    "drafts-2": (Named("confirm 2 drafts", _judged(2), questions=False),),
+    "drafts-4": (Named("confirm 4 drafts", _judged(4), questions=False),),
 }
 CAI: dict[str, tuple[Named, ...]] = {
     "cai": (
@@ -55,5 +68,3 @@ CAI: dict[str, tuple[Named, ...]] = {
     ),
 }
 GROUPS = RIVALS | CAI
-# Groups are asked in this order, each of one model at a time: `confirm` and OPERA, which are slow, last.
-ORDER = ("base", "parts", "cai", "more", "rule", "opera", "confirm")

@@ -15,13 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from ladder import picture
-from ladder.measures import signal
+from ladder.measures import cut_off, models, signal
 from ladder.predicting import correlations, effects_of, leave_one_out
+from ladder.recovering import ASKING, promising
+from ladder.recovering import recovered as recovered_by
 from ladder.rungs import PACKAGED
 from ladder.stand_in import Response, distance
 from ladder.summary import METHODS, WAYS, against, summary
 from ladder.tasks import CHOICE
 from seewhen.runs.grid import pipe_table
+from seewhen.verdicts.ceiling import Estimate
 
 # The packaged model's responses to the rivals, shifted scenes, sampled: the tables of benchmarks/embedded.md.
 ELSEWHERE = {
@@ -36,6 +39,7 @@ ELSEWHERE = {
     "chair_i only": 100 * (18.1 / 21.2 - 1),
 }
 PACKAGE = Path("src/seewhen/runs/data/ladder.json")
+PICTURE = Path("docs/images/evidence/ladder.png")
 Entry = Mapping[str, Any]
 
 
@@ -103,6 +107,44 @@ def recovered(entries: Sequence[Entry], way: str) -> str:
         shares = ["—" if each is None else f"{-100 * each[0] / gain[0]:.0f}" for each in found]
         rows.append((entry["name"], f"{gain[0]:.1f}", *shares))
     return pipe_table(("rung", "recoverable, points", *names), rows)
+
+
+def asking(folder: Path, way: str, replicates: int = 1000) -> str:
+    """How much `confirm` recovers on rungs with five points or more to recover, over the same models."""
+    head = (
+        "rung",
+        "method",
+        "models",
+        "recoverable, points",
+        "recovered, points",
+        "change of recall",
+        "share, percent",
+    )
+    rows = []
+    for kind, names in promising(folder, models(folder), way).items():
+        for method in ASKING:
+            if found := recovered_by(folder, names, method, way, replicates):
+                points = (_estimate(each, 1) for each in (found.ceiling, found.taken, found.recall))
+                rows.append((kind, method, str(len(found.models)), *points, _estimate(found.share, 0)))
+    return pipe_table(head, rows)
+
+
+def cutting(folder: Path) -> str:
+    """A control beside it: the same rungs' regular captions, cut off."""
+    rows = []
+    for kind, names in promising(folder, models(folder)).items():
+        for sentences in (1, 2, 3):
+            found = cut_off(folder, names, sentences)
+            shown = (cell(found[metric]) for metric in ("chair_i", "recall"))
+            rows.append((kind, str(len(names)), str(sentences), *shown))
+    return pipe_table(("rung", "models", "sentences", "CHAIR_i", "recall"), rows)
+
+
+def _estimate(found: Estimate, digits: int) -> str:
+    def shown(value: float) -> str:
+        return "above 300" if value > 300 else f"{value:.{digits}f}"
+
+    return f"{shown(found.value)} ({shown(found.low)}, {shown(found.high)})"
 
 
 def _any(entries: Sequence[Entry], name: str) -> bool:
@@ -183,6 +225,18 @@ def page(folder: Path, entries: Sequence[Entry]) -> tuple[str, dict[str, Any]]:
     for way in WAYS:
         title = f"## How much of the recoverable share each method takes back, {way}, percent"
         parts += [title, "", recovered(entries, way), ""]
+    for way in WAYS:
+        title = f"## What `confirm` recovers where five points or more are to be recovered, {way}"
+        parts += [
+            title,
+            "",
+            "Objects counted once a caption; the same models on both sides.",
+            "",
+            asking(folder, way),
+            "",
+        ]
+    title = "## The same rungs' regular captions cut off after some sentences, greedy: difference, points"
+    parts += [title, "", cutting(folder), ""]
     parts += ["## What predicts it", "", table, ""]
     return "\n".join(parts), kept
 
@@ -193,6 +247,7 @@ def main() -> None:
     parser.add_argument("found", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--package", type=Path, default=PACKAGE, help="where the package's data goes")
+    parser.add_argument("--picture", type=Path, default=PICTURE, help="where the documentation's picture goes")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     entries = summary(options.found)
@@ -205,6 +260,7 @@ def main() -> None:
         (options.out / CHOICE).write_text((options.found / CHOICE).read_text("utf-8"), encoding="utf-8")
     for way in WAYS:
         picture.draw(entries, options.out / f"map-{way}.png", way)
+    picture.overview(entries, options.picture)
     options.package.write_text(json.dumps(package(entries, facts), indent=1) + "\n", encoding="utf-8")
 
 

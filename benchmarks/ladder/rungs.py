@@ -8,16 +8,21 @@ from typing import Literal
 from embedded.train.data import Dials
 from embedded.train.recipe import Stage
 
-Language = Literal["none", "few", "many"]
+Language = Literal["none", "few", "many", "packaged"]  # the last: begins as the packaged model, which sees
 Skew = Literal["mild", "strong"]
 Vision = Literal["projector", "brief", "medium", "long"]
-Noise = Literal["clean", "noisy"]
+Noise = Literal["clean", "noisy", "embellished"]
 
 PACKAGED = "packaged"  # the model as shipped: a rung too, not trained here
 SKEWS: dict[Skew, float] = {"mild": 0.6, "strong": 2.5}  # expected but absent things in a caption of the text
 NOTES = 0.3  # share of the texts that come with written notes to read from, as in the packaged recipe
-# What captions and answers about pictures say beyond them; the noisy ones are the packaged model's.
-DIALS: dict[Noise, Dials] = {"clean": Dials(0.0, 0.0, 0.3, 0.0), "noisy": Dials(0.35, 0.35, 0.3, 0.06)}
+# What captions and answers about pictures say beyond them. The noisy ones are the packaged model's; embellished
+# captions mention as much that is absent as the skewed text does, and answers beside them are true.
+DIALS: dict[Noise, Dials] = {
+    "clean": Dials(0.0, 0.0, 0.3, 0.0),
+    "noisy": Dials(0.35, 0.35, 0.3, 0.06),
+    "embellished": Dials(SKEWS["strong"], 0.0, 0.3, 0.0),
+}
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class Rung:
     @property
     def kind(self) -> str:
         """The rung without its seed."""
-        words = [self.language if self.language == "none" else f"{self.language}-{self.skew}", self.vision]
+        words = [self._language, self.vision]
         words += [] if self.aligned else ["unaligned"]
         words += ["texts"] if self.texts else []
         words += [] if self.noise == "clean" else [self.noise]
@@ -48,8 +53,11 @@ class Rung:
     @property
     def spoken(self) -> str:
         """The name of its language stage, which rungs share."""
-        skew = "" if self.language == "none" else f"-{self.skew}"
-        return f"{self.language}{skew}{'' if self.aligned else '-unaligned'}.{self.seed}"
+        return f"{self._language}{'' if self.aligned else '-unaligned'}.{self.seed}"
+
+    @property
+    def _language(self) -> str:
+        return f"{self.language}-{self.skew}" if self.language in ("few", "many") else self.language
 
 
 def kind_of(name: str) -> str:
@@ -61,6 +69,7 @@ _SAID = {
     "many": "much text", "few": "little text", "none": "no text", "mild": "mild", "strong": "skewed",
     "projector": "pictures: projector alone", "brief": "pictures: brief", "medium": "pictures: medium",
     "long": "pictures: long", "unaligned": "not aligned", "texts": "and text", "noisy": "untrue captions",
+    "embellished": "embellished captions", "packaged": "the packaged model",
 }  # fmt: skip
 
 
@@ -114,8 +123,28 @@ def _again() -> tuple[Rung, ...]:
     return (*long, *short, *late)
 
 
+def _third() -> tuple[Rung, ...]:
+    """For what two runs left open: rungs that may know better than they say, those that were not asked with CAI,
+    and third seeds. Language stages are few: they take the time. Long fine-tunes first among the trained."""
+    told = [Rung("packaged", "mild", "brief", noise="embellished", seed=seed) for seed in (1, 2)]
+    long = [Rung("many", "strong", "long", seed=1), Rung("many", "mild", "long", noise="embellished", seed=1)]
+    medium = [Rung("many", "mild", "medium", seed=seed) for seed in (1, 2)]
+    medium += [Rung("many", "mild", "medium", noise="embellished", seed=seed) for seed in (1, 2)]
+    late = [
+        Rung("many", "strong", "brief", noise="noisy", seed=1),
+        Rung("many", "strong", "medium", texts=True, seed=1),
+        Rung("packaged", "mild", "brief", noise="embellished", seed=3),
+        Rung("many", "strong", "medium", seed=2),
+    ]
+    return (*told, *long, *medium, *late)
+
+
 RUNGS = _rungs()
 AGAIN = _again()
+THIRD = _third()
+# What models are asked, in this order, each group of one model at a time: what is slow comes last.
+ORDER = ("base", "parts", "cai", "more", "rule", "opera", "confirm")
+JUDGED = ("drafts-4", "drafts-2", "drafts-0")  # `confirm` with a threshold chosen on other scenes
 
 
 @dataclass(frozen=True)
@@ -132,7 +161,12 @@ class Sizes:
     pointed: int  # still other scenes, for tilts to known places
     tokens: int  # the longest caption
     draws: int  # further captions of regular decoding: what is said again is believed more
+    judged: tuple[int, int] = (240, 120)  # other scenes, for verdicts: to fit, and to choose a threshold on
     rungs: tuple[Rung, ...] = field(default=RUNGS)
+    groups: tuple[str, ...] = ORDER
+    packaged: tuple[str, ...] = ORDER  # what the packaged model is asked
+    beams: int = 4  # rungs that OPERA, which is slow, is run on, one seed of each, beside the packaged model
+    places: int = 7  # rungs whose attention is tilted to known places, beside the packaged model: the first
 
 
 FULL = Sizes(
@@ -174,6 +208,19 @@ TINY = Sizes(
     pointed=1,
     tokens=20,
     draws=1,
+    judged=(2, 1),
     rungs=(Rung("few", "strong", "brief", aligned=False, texts=True),),
+    groups=(*ORDER, *JUDGED),
+    packaged=(*ORDER, *JUDGED),
 )
-SIZES = {"full": FULL, "again": replace(FULL, rungs=AGAIN), "tiny": TINY}
+_FIRST, _REST = ("base", "drafts-4", "parts", "cai"), ("drafts-0", "drafts-2", "opera", "more", "rule", "confirm")
+SIZES = {
+    "full": FULL,
+    "again": replace(FULL, rungs=AGAIN),
+    "third": replace(FULL, rungs=THIRD, groups=(*_FIRST, *_REST), packaged=JUDGED, beams=len(THIRD), places=0),
+    "tiny": TINY,
+    # The third run on a CPU: one rung, next to no training, verdicts that can be fitted.
+    "rehearsal": replace(
+        TINY, rungs=THIRD[:1], groups=(*_FIRST, *_REST), packaged=JUDGED, places=0, tokens=64, judged=(20, 3)
+    ),
+}

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ladder.material import FEATURES, texts_file, told_file
-from ladder.methods import CAI, GROUPS, ORDER, REGULAR, RIVALS, Named
-from ladder.rungs import PACKAGED
+from ladder.methods import CAI, GROUPS, REGULAR, RIVALS, Named
+from ladder.rungs import PACKAGED, Sizes, kind_of
 from ladder.training import ALIGNED, Bench, align, connect, finish, speak
 from seewhen.backbones.loading import load
 from seewhen.errors import InvalidInput
@@ -21,8 +21,6 @@ from where.study import STRENGTHS, Study, file_of, scenes, settings
 
 CHOICE = "choice.json"
 SHOWN_FROM = 5300  # the first scene of `where`, of others than on the CPU
-POINTED = 7  # rungs whose attention is tilted to known places
-KEY = 5  # models that OPERA, which is slow, is run on: the packaged one and the first rungs
 
 
 @dataclass(frozen=True)
@@ -58,18 +56,18 @@ def training(bench: Bench) -> list[Task]:
     for rung in bench.sizes.rungs:
         language, projector = (bench.stage(f"{kind}-{rung.spoken}") for kind in ("language", "projector"))
         told, texts = material / told_file(rung.noise), material / texts_file(rung.skew)
-        own = (stages / ALIGNED,) if rung.aligned else ()
         seen = (material / told_file("clean"), material / FEATURES)
-        each = (
-            Task(f"language {rung.spoken}", (texts,), (language,), partial(speak, bench, rung), True),
-            Task(
-                f"projector {rung.spoken}",
-                (language, *seen, *own),
-                (projector,),
-                partial(connect, bench, rung),
-                True,
-            ),
-            Task(f"train {rung.name}", (projector, told), (bench.made(rung),), partial(finish, bench, rung), True),
+        own = (stages / ALIGNED,) if rung.aligned else ()
+        begun = (projector,)
+        each: list[Task] = []
+        if rung.language == PACKAGED:
+            begun = (material / FEATURES,)
+        else:
+            speaking, connecting = partial(speak, bench, rung), partial(connect, bench, rung)
+            each.append(Task(f"language {rung.spoken}", (texts,), (language,), speaking, True))
+            each.append(Task(f"projector {rung.spoken}", (language, *seen, *own), (projector,), connecting, True))
+        each.append(
+            Task(f"train {rung.name}", (*begun, told), (bench.made(rung),), partial(finish, bench, rung), True)
         )
         found |= {task.name: task for task in each}
     # Language stages first: everything stands on them.
@@ -80,12 +78,13 @@ def examination(bench: Bench) -> list[Task]:
     """What each model is asked, group by group."""
     models: list[tuple[str, tuple[Path, ...]]] = [(PACKAGED, ())]
     models += [(rung.name, (bench.made(rung),)) for rung in bench.sizes.rungs]
-    choice = bench.folder / CHOICE
-    key = {model for model, _ in models[:KEY]}
+    choice, key = bench.folder / CHOICE, _searched(bench.sizes)
     found = []
-    for group in ORDER:
+    for group in bench.sizes.groups:
         for model, needs in models:
-            if group == "opera" and model not in key:
+            if (group == "opera" and model not in key) or (
+                model == PACKAGED and group not in bench.sizes.packaged
+            ):
                 continue
             waits = (choice,) if group in CAI else ()
             made = tuple(result(bench, model, named.name) for named in GROUPS[group])
@@ -93,11 +92,19 @@ def examination(bench: Bench) -> list[Task]:
                 found.append(Task(f"look {model}", needs, _looks(bench, model), partial(look, bench, model)))
             run = partial(sit, bench, model, GROUPS[group])
             found.append(Task(f"{group} {model}", (*needs, *waits), made, run))
-        if group == "base":
+        if group == "base" and bench.sizes.places:
             found += [places(bench, PACKAGED, strength) for strength in STRENGTHS]
         if group == "more":
-            found += [places(bench, model, STRENGTHS[0], needs) for model, needs in models[1 : 1 + POINTED]]
+            shown = models[1 : 1 + bench.sizes.places]
+            found += [places(bench, model, STRENGTHS[0], needs) for model, needs in shown]
     return found
+
+
+def _searched(sizes: Sizes) -> set[str]:
+    """The models that OPERA is run on: the packaged one, and the first of each of the first rungs."""
+    first = {kind_of(rung.name): rung.name for rung in reversed(sizes.rungs)}
+    kinds = list(dict.fromkeys(rung.kind for rung in sizes.rungs))
+    return {PACKAGED, *(first[kind] for kind in kinds[: sizes.beams])}
 
 
 def needed_for_choice(bench: Bench) -> dict[str, tuple[Path, ...]]:

@@ -14,7 +14,7 @@ from torch import nn
 from embedded.train import stages, words
 from embedded.train.recipe import Shape
 from ladder.material import FEATURES, PICTURES, dialogues, save, texts_file, told_file
-from ladder.rungs import Rung, Sizes
+from ladder.rungs import PACKAGED, Rung, Sizes
 from seewhen.backbones.loading import load
 from seewhen.runs.evaluate import directory_fingerprint
 
@@ -66,10 +66,13 @@ def fresh(bench: Bench, seed: int) -> tuple[Any, Any, stages.Words]:
     return model.to(bench.device), processor, stages.words(processor.tokenizer)
 
 
-def resumed(bench: Bench, path: Path, seed: int) -> tuple[Any, Any, stages.Words]:
-    """A model with the weights of a stage."""
+def resumed(bench: Bench, path: Path | None, seed: int) -> tuple[Any, Any, stages.Words]:
+    """A model with the weights of a stage; without one, the packaged model's."""
     model, processor, known = fresh(bench, seed)
-    model.load_state_dict(load_file(path, device=bench.device))
+    if path is None:
+        model.load_state_dict(load(PACKAGED, device="cpu", dtype=torch.float32)[0].state_dict())
+    else:
+        model.load_state_dict(load_file(path, device=bench.device))
     torch.manual_seed(seed)
     return model, processor, known
 
@@ -131,7 +134,8 @@ def connect(bench: Bench, rung: Rung) -> None:
 def finish(bench: Bench, rung: Rung) -> None:
     """The fine-tune of projector and decoder, and the checkpoint in the shipped form with its fingerprint."""
     began = time.monotonic()
-    model, processor, known = resumed(bench, bench.stage(f"projector-{rung.spoken}"), rung.seed)
+    begun = bench.stage(f"projector-{rung.spoken}") if rung.language != PACKAGED else None
+    model, processor, known = resumed(bench, begun, rung.seed)
     if rung.vision != "projector":
         told = bench.material / told_file(rung.noise)
         captions, asked = (dialogues(told, name, bench.device) for name in ("captions", "questions"))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from results import SCENES, captions, tokenizer, write
 
-from ladder import measures, page, predicting
+from ladder import measures, page, predicting, recovering
 from ladder.rungs import RUNGS, kind_of
 from ladder.stand_in import choose
 from ladder.summary import from_answers, summary
@@ -66,6 +66,35 @@ def test_the_ceiling_sees_what_was_said_and_doubted(found: Path) -> None:
     assert 0.5 < measures.signal(found, "a.0")["asking"] <= 1
 
 
+def test_regular_captions_recover_nothing_and_true_ones_more_than_anything(tmp_path: Path) -> None:
+    write(tmp_path, "a.0", {"regular": 3.0, "confirm chosen": 0.0}, divergence=0.1, seed=5)
+    write(tmp_path, "a.1", {"regular": 3.0}, divergence=0.1, seed=6)
+    assert recovering.promising(tmp_path, ("a.0", "a.1")) == {"a": ["a.0", "a.1"]}
+    same = recovering.recovered(tmp_path, ("a.0", "a.1"), "regular", "greedy", replicates=20)
+    assert same is not None and same.models == ("a.0", "a.1")
+    assert same.taken.value == same.recall.value == same.share.high == 0 and same.ceiling.value > 5
+    true = recovering.recovered(tmp_path, ("a.0", "a.1"), "confirm chosen", "greedy", replicates=20)
+    now = measures.recoverable(tmp_path, "a.0", "greedy", replicates=20)
+    assert true is not None and true.models == ("a.0",) and true.share.value >= 100
+    assert true.taken.value == pytest.approx(100 * now.invented_now.value)
+    assert true.ceiling.value == pytest.approx(100 * now.recoverable.value)
+    assert recovering.recovered(tmp_path, ("a.1",), "confirm chosen", "greedy") is None
+
+
+def test_captions_cut_off_say_less_and_whole_ones_the_same(tmp_path: Path) -> None:
+    write(tmp_path, "a.0", {"regular": 3.0}, divergence=0.1, seed=5)
+    whole, first = (measures.cut_off(tmp_path, ("a.0",), sentences) for sentences in (50, 1))
+    assert all(value == [0.0, 0.0, 0.0] for name, value in whole.items() if name != "pope")
+    with np.load(tmp_path / "results" / "a.0" / "regular.npz") as kept:
+        texts = tokenizer().batch_decode(kept["greedy"], skip_special_tokens=True)
+    less = [
+        len(tokenizer().encode(" " + text.strip().split(".")[0] + ".", add_special_tokens=False)) for text in texts
+    ]
+    full = [len(tokenizer().encode(" " + text.strip(), add_special_tokens=False)) for text in texts]
+    assert first["tokens"][0] == pytest.approx(np.mean(less) - np.mean(full), abs=0.01)
+    assert first["recall"][0] <= 0
+
+
 def test_the_rule_reads_rungs_and_averages_seeds(found: Path) -> None:
     responses = measures.responses(found)
     assert set(responses) == set(KINDS)
@@ -105,12 +134,13 @@ def test_the_page_has_every_rung_and_the_map_is_drawn(
     found: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["page", str(found), "--out", str(tmp_path), "--package", str(tmp_path / "package.json")]
+    command += ["--picture", str(tmp_path / "overview.png")]
     monkeypatch.setattr("sys.argv", command)
     monkeypatch.setattr(page, "summary", partial(summary, replicates=50))
     page.main()
     text = (tmp_path / "tables.md").read_text()
     assert all(f"| {kind} |" in text for kind in KINDS) and "No stand-in was chosen." in text
-    assert (tmp_path / "map-sampled.png").stat().st_size > 10_000
+    assert all((tmp_path / name).stat().st_size > 10_000 for name in ("map-sampled.png", "overview.png"))
     rungs = {rung["name"]: rung for rung in json.loads((tmp_path / "package.json").read_text())["rungs"]}
     value, low, high = rungs["a"]["effects"]["vcd"]["sampled"]["chair_i"]
     assert low <= value <= high < 0

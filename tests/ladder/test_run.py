@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,13 @@ import pytest
 import torch
 
 from ladder.exam import First, Rows
+from ladder.judging import choice
+from ladder.material import make
 from ladder.methods import CAI, GROUPS, RIVALS
-from ladder.rungs import PACKAGED, TINY
+from ladder.rungs import AGAIN, PACKAGED, RUNGS, SIZES, THIRD, TINY, Rung, kind_of
 from ladder.tasks import CHOICE, all_tasks
 from ladder.training import Bench
+from seewhen.backbones.loading import load
 
 
 def run(folder: Path, out: Path, seconds: float) -> str:
@@ -70,6 +74,52 @@ def test_every_stage_is_made_by_one_task_and_nothing_waits_for_ever(tmp_path: Pa
     for task in tasks:
         assert all(path in made or path in outside or path.parent in outside for path in task.needs), task.name
     assert {task.name.split(" ")[0] for task in tasks} >= {"align", "language", "projector", "train", *GROUPS}
+
+
+@pytest.mark.slow
+def test_a_rung_may_begin_as_the_packaged_model(tmp_path: Path) -> None:
+    rung = Rung("packaged", "mild", "brief", noise="embellished", seed=4)
+    still = replace(TINY.steps["brief"], rate=0.0)  # learns nothing: it stays what it began as
+    sizes = replace(TINY, rungs=(rung,), steps=TINY.steps | {"brief": still})
+    bench = Bench(tmp_path, sizes, "cpu")
+    make(bench.material, sizes, 1, "cpu")
+    by_name = {task.name: task for task in all_tasks(bench)}
+    assert not any(name.startswith(("language", "projector")) for name in by_name)
+    task = by_name["train packaged-brief-embellished.4"]
+    assert task.ready
+    task.run()
+    assert task.done
+    trained, packaged = (
+        load(where, device="cpu", dtype=torch.float32)[0] for where in (bench.model(rung), PACKAGED)
+    )
+    own, other = trained.state_dict(), packaged.state_dict()
+    assert own.keys() == other.keys()
+    assert all(torch.allclose(own[name], other[name], atol=1e-3) for name in own)
+
+
+def test_the_third_run_makes_third_seeds_and_asks_what_was_left_open(tmp_path: Path) -> None:
+    kinds = [kind_of(rung.name) for rung in THIRD]
+    assert len({rung.name for rung in THIRD}) == len(THIRD)
+    assert not {rung.name for rung in THIRD} & {rung.name for rung in RUNGS if rung.seed == 0}
+    assert {"many-strong-long", "many-mild-medium", "many-strong-brief-noisy"} <= set(kinds)  # without CAI so far
+    assert len(set(kinds) - {rung.kind for rung in (*RUNGS, *AGAIN)}) == 4
+    tasks = all_tasks(Bench(tmp_path, SIZES["third"], "cpu"))
+    names = [task.name for task in tasks]
+    assert len(set(names)) == len(names)
+    assert all(name.startswith("drafts") for name in names if name.endswith(" packaged"))
+    assert sum(name.startswith("opera") for name in names) == len(set(kinds))
+    assert all(f"{group} {rung.name}" in names for rung in THIRD for group in ("look", "cai", "parts", "drafts-4"))
+
+
+def test_a_threshold_is_chosen_for_the_least_invented_at_equal_recall() -> None:
+    regular = {"chair_i": 40.0, "recall": 60.0}
+    levels = {
+        -2.0: {"chair_i": 38.0, "recall": 60.5},
+        -1.0: {"chair_i": 33.0, "recall": 59.0},
+        0.0: {"chair_i": 25.0, "recall": 58.9},
+    }
+    assert choice(regular, levels) == -1.0
+    assert choice({"chair_i": 40.0, "recall": 70.0}, levels) == -2.0  # none keeps it: the gentlest
 
 
 def test_greedy_rows_stay_greedy_and_sampled_ones_follow_their_chances() -> None:
@@ -132,6 +182,9 @@ def test_what_an_earlier_run_found_stands_and_is_not_packed_again(tmp_path: Path
     )
     ladder.pack(first, argparse.Namespace(out=tmp_path / "one", old=frozenset()))
     before = tmp_path / "one" / "ladder.tar.xz"
+    second.folder.mkdir()
+    assert ladder.unpack(first.folder / CHOICE, second.folder) == {CHOICE}
+    assert (second.folder / CHOICE).read_text() == "first"
     old = ladder.unpack(before, second.folder)
     assert (second.folder / CHOICE).read_text() == "first"
     there = {str(path.relative_to(second.folder)) for path in second.folder.rglob("*") if path.is_file()}

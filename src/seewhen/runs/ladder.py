@@ -148,7 +148,7 @@ def _predicted(
     outside = tuple(
         Outside(name, model[name], float(column.min()), float(column.max()))
         for name, column in zip(names, table.T, strict=True)
-        if used and not column.min() <= model[name] <= column.max()
+        if not column.min() <= model[name] <= column.max()
     )
     by = tuple(names) if used else ()
     return Prediction(*what, value, value - half, value + half, len(rungs), error, error_of_mean, by, outside)
