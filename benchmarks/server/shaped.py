@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -95,13 +95,16 @@ class Asking:
     side: int  # of its picture
     warm: float  # seconds that are not counted
     seconds: float  # that are
+    method: str = ""  # for a server that knows the word; empty: nothing is said
+    staggered: int = 1  # first answers have different lengths, so that clients do not come in step
+    hang_up: int = 0  # at the end of the time, instead of hearing the last answers to their end
 
 
-def asked(url: str, asking: Asking, model: str = MODEL) -> dict[str, Any]:
-    """What clients in a process of their own measure."""
+def asked(url: str, asking: Asking, model: str = MODEL, patience: float = 300.0) -> dict[str, Any]:
+    """What clients in a process of their own measure, if they are done within `patience` seconds."""
     given = {"url": url, "model": model, **asdict(asking)}
     command = [sys.executable, __file__, *(f"--{name}={value}" for name, value in given.items())]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -118,7 +121,8 @@ def _body(number: int, options: argparse.Namespace) -> dict[str, Any]:
     text = " ".join(f"w{100 + (37 * number + k) % 900}" for k in range(options.words))
     content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": text}]
     messages = [{"role": "user", "content": content}]
-    return {"model": options.model, "messages": messages, "temperature": 0, "stream": True}
+    ours = {"seewhen": {"method": options.method}} if options.method else {}
+    return {"model": options.model, "messages": messages, "temperature": 0, "stream": True, **ours}
 
 
 async def _clients(options: argparse.Namespace) -> dict[str, Any]:
@@ -129,6 +133,7 @@ async def _clients(options: argparse.Namespace) -> dict[str, Any]:
 
     first: list[float] = []
     each: list[float] = []
+    unheard: list[float] = []  # for how long those had waited who hung up before their first token
     count = pieces_counted = 0
     opens = time.perf_counter() + options.warm
     closes = opens + options.seconds
@@ -136,38 +141,44 @@ async def _clients(options: argparse.Namespace) -> dict[str, Any]:
     async def one(number: int, client: Any) -> None:
         nonlocal count, pieces_counted
         body = _body(number, options)
-        # Clients do not come in step: their first answers have different lengths.
-        share = (1 + number) / options.clients
+        share = (1 + number) / options.clients if options.staggered else 1.0
         while (began := time.perf_counter()) < closes:
             tokens, share = max(int(options.tokens * share), 2), 1.0
             pieces = words = 0
-            async with client.stream(
-                "POST", f"{options.url}/v1/chat/completions", json={**body, "max_tokens": tokens}
-            ) as response:
-                assert response.status_code == 200, await response.aread()
-                async for line in response.aiter_lines():
-                    if not line.startswith("data: {"):
-                        continue
-                    event = json.loads(line[6:])
-                    assert "error" not in event, event
-                    text = "".join(choice["delta"].get("content") or "" for choice in event["choices"])
-                    if text.strip():
-                        last = time.perf_counter()
-                        if not pieces:
-                            started, begun = last, len(text.split())
-                        pieces += 1
-                        words += len(text.split())  # a word is a token of this tokenizer
-                        if opens <= last < closes:
-                            count += len(text.split())
-                            pieces_counted += 1
+            try:
+                async with client.stream(
+                    "POST", f"{options.url}/v1/chat/completions", json={**body, "max_tokens": tokens}
+                ) as response:
+                    assert response.status_code == 200, await response.aread()
+                    async for line in response.aiter_lines():
+                        if not line.startswith("data: {"):
+                            continue
+                        event = json.loads(line[6:])
+                        assert "error" not in event, event
+                        text = "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+                        if text.strip():
+                            last = time.perf_counter()
+                            if not pieces:
+                                started, begun = last, len(text.split())
+                            pieces += 1
+                            words += len(text.split())  # a word is a token of this tokenizer
+                            if opens <= last < closes:
+                                count += len(text.split())
+                                pieces_counted += 1
+            except asyncio.CancelledError:
+                if not pieces:
+                    unheard.append(time.perf_counter() - began)
+                raise
             if opens <= began and last < closes:
                 first.append(started - began)
                 each.append((last - started) / max(words - begun, 1))
 
     async with httpx.AsyncClient(timeout=280, limits=httpx.Limits(max_connections=options.clients + 1)) as client:
-        await asyncio.gather(*(one(number, client) for number in range(options.clients)))
+        all_ = asyncio.gather(*(one(number, client) for number in range(options.clients)))
+        with suppress(TimeoutError):  # they have hung up
+            await asyncio.wait_for(all_, closes - time.perf_counter() if options.hang_up else None)
     found = {"seconds": options.seconds, "tokens": count, "pieces": pieces_counted}
-    return {**found, "first": sorted(first), "each": sorted(each)}
+    return {**found, "first": sorted(first), "each": sorted(each), "unheard": sorted(unheard)}
 
 
 def main() -> None:
@@ -175,7 +186,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--url", required=True)
     parser.add_argument("--model", required=True)
-    for name in ("clients", "tokens", "words", "side"):
+    parser.add_argument("--method", default="")
+    for name in ("clients", "tokens", "words", "side", "staggered", "hang_up"):
         parser.add_argument(f"--{name}", type=int, required=True)
     for name in ("warm", "seconds"):
         parser.add_argument(f"--{name}", type=float, required=True)

@@ -89,15 +89,10 @@ def linears(tune: bool) -> list[dict]:
             stock = replayed([lambda s=s: [stock_linear(x, w) for w in s] for s in sets])
             reference = [stock_linear(x.double(), w.double()) for w in sets[0]]
             found = []
-            table = "_shape_of_one" if rows == 1 else "_shape_of_several"
-            default = getattr(linear_kernel, table)
-            candidates = (
-                (few if rows == 1 else several)
-                if tune
-                else [default(shapes[0][1] if rows == 1 else sum(n for n, _ in shapes))]
-            )
-            for candidate in candidates:
-                setattr(linear_kernel, table, lambda *_, c=candidate: c)
+            default = linear_kernel.tile_shape
+            chosen = default(rows, sum(n for n, _ in shapes), shapes[0][1], x)
+            for candidate in (few if rows == 1 else several) if tune else [chosen]:
+                linear_kernel.tile_shape = lambda *_, c=candidate: c
                 try:
                     ours = replayed([lambda s=s: linear_kernel.linear(x, tuple(s), none) for s in sets], 7)
                     got = linear_kernel.linear(x, tuple(sets[0]), none)
@@ -105,7 +100,7 @@ def linears(tune: bool) -> list[dict]:
                     found.append((ours, candidate, error))
                 except Exception as problem:
                     print(name, rows, candidate, type(problem).__name__, str(problem)[:80], flush=True)
-            setattr(linear_kernel, table, default)
+            linear_kernel.tile_shape = default
             found.sort()
             best = found[0]
             row = {"matrices": name, "rows": rows, "bytes": size, "stock us": stock, "ours us": best[0]}

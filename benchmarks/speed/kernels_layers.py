@@ -12,7 +12,7 @@ import argparse
 import contextlib
 import itertools
 import json
-import math
+import platform
 import statistics
 import sys
 import time
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 import triton
 
 import seewhen
@@ -43,7 +44,10 @@ SWITCHES: dict[str, tuple[Any, str, Any]] = {
     "relevance": (Relevance, "fuses", lambda *_: False),
     "second look": (SecondLook, "_fused", lambda *_: False),
     "gates at the end": (forking, "MOST_GATES", 0),
-    "a limit to them": (forking, "SHARE", math.inf),
+    "more than one gate at the end": (forking, "MOST_GATES", 1),
+    "more than two gates at the end": (forking, "MOST_GATES", 2),
+    "more than three gates at the end": (forking, "MOST_GATES", 3),
+    "more than sixteen rows": (modules, "MOST_ROWS", 16),
 }
 
 
@@ -76,6 +80,9 @@ class Setting:
     def inputs(self, config: Any, rows: int) -> dict[str, Any]:
         """A prompt with one image for each row."""
         return dict(random_inputs(config, rows=rows, device=self.device, dtype=torch.bfloat16))
+
+
+Items = dict[str, Callable[[Setting], Any]]
 
 
 def replayed(call: Callable[[], object], device: str, repeats: int = 15, inside: int = 20) -> float:
@@ -122,13 +129,13 @@ def step_costs(setting: Setting, shape: str, methods: dict[str, Any], rows: int,
     return table + [{"failed": failures}] * bool(failures)
 
 
-def profiled(setting: Setting, shape: str, name: str) -> list[tuple[str, float, int]]:
+def profiled(setting: Setting, shape: str, name: str, rows: int = 1) -> list[tuple[str, float, int]]:
     """Kernels of one captured step: microseconds and calls, largest first."""
     model, config = setting.model(shape)
     attachment = Attachment.of(model, seewhen.method(name), fast="graph")
     with attachment.placed():
         model.generate(
-            **setting.inputs(config, 1), max_new_tokens=20, do_sample=False, eos_token_id=None, pad_token_id=0
+            **setting.inputs(config, rows), max_new_tokens=20, do_sample=False, eos_token_id=None, pad_token_id=0
         )
     if setting.device == "cpu":
         return []
@@ -269,35 +276,6 @@ def cai(setting: Setting) -> list[dict]:
     return out + step_costs(setting, "llava-1.5-7b", methods, 8, repeats=4)
 
 
-def _forks(setting: Setting, shape: str, rows: int, **contrasted: Any) -> dict:
-    methods = {"regular": seewhen.method("regular"), "cai": seewhen.method("cai"), **contrasted}
-    out = {"with": step_costs(setting, shape, methods, rows, repeats=3)}
-    with without("gates at the end"):
-        return out | {"without": step_costs(setting, shape, methods, rows, repeats=3)}
-
-
-def forks(setting: Setting) -> dict:
-    """CAI with and without gates that are decided at the end of a step, LLaVA-1.5-7B's shape."""
-    contrasted = {"cai+contrast": seewhen.method("cai", contrast=3.0)}
-    return {rows: _forks(setting, "llava-1.5-7b", rows, **contrasted) for rows in (1, 2, 8)}
-
-
-def forks_by_number(setting: Setting) -> dict:
-    """CAI with none to four of its gates decided at the end of a step, whether that pays or not."""
-    methods = {"regular": seewhen.method("regular"), "cai": seewhen.method("cai")}
-    out, most = {}, forking.MOST_GATES
-    for forking.MOST_GATES in range(5):
-        with without("a limit to them"):
-            out[forking.MOST_GATES] = step_costs(setting, "llava-1.5-7b", methods, 1, repeats=3)
-    forking.MOST_GATES = most
-    return out
-
-
-def forks_of_qwen(setting: Setting) -> dict:
-    """The same for Qwen3.5-4B's shape, which has one gate."""
-    return {rows: _forks(setting, "qwen3.5-4b", rows) for rows in (1, 8)}
-
-
 def gaps(setting: Setting) -> dict:
     """Where a regular step's time is that no kernel takes: replays alone, with the tape, and the pauses."""
     model, config = setting.model("llava-1.5-7b")
@@ -367,21 +345,23 @@ def sid_profile(setting: Setting) -> list:
 
 
 # Small things first, then one model after the other.
-ITEMS: dict[str, Callable[[Setting], Any]] = {
+ITEMS: Items = {
     item.__name__: item
     for item in (
         recurrent_layer, relevance, second_look, qwen, qwen_profile, gaps, second_tier, cai, cai_profile,
-        memvr_profile, sid_profile, forks, forks_of_qwen, forks_by_number,
+        memvr_profile, sid_profile,
     )
 }  # fmt: skip
 
 
-def run(out: Path | None, seconds: float, chosen: list[str], setting: Setting) -> dict[str, Any]:
+def run(items: Items, out: Path | None, seconds: float, chosen: list[str], setting: Setting) -> dict[str, Any]:
     """All chosen items, whatever happens to each."""
     began = time.time()
     result: dict[str, Any] = {
-        "command": " ".join(sys.argv),
+        "command": told(sys.argv),
+        "python": platform.python_version(),
         "torch": torch.__version__,
+        "transformers": transformers.__version__,
         "triton": triton.__version__,
     }
     if setting.device == "cuda":
@@ -392,7 +372,7 @@ def run(out: Path | None, seconds: float, chosen: list[str], setting: Setting) -
             continue
         print(name, flush=True)
         try:
-            result[name] = ITEMS[name](setting)
+            result[name] = items[name](setting)
         except Exception:
             result[name] = {"failed": traceback.format_exc()}
             print(traceback.format_exc()[-1500:], flush=True)
@@ -405,17 +385,22 @@ def run(out: Path | None, seconds: float, chosen: list[str], setting: Setting) -
     return result
 
 
-def main() -> None:
-    """Measure."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def told(command: list[str]) -> str:
+    """A command without the folders of a machine."""
+    return " ".join(Path(part).name if part.startswith("/") else part for part in command)
+
+
+def main(items: Items, about: str) -> None:
+    """Measure some of the items."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seconds", type=float, default=110)
-    parser.add_argument("--items", default=",".join(ITEMS))
+    parser.add_argument("--items", default=",".join(items))
     parser.add_argument("--tiny", action="store_true", help="small models, on the CPU where there is no GPU")
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    run(options.out, options.seconds, options.items.split(","), Setting(device, options.tiny))
+    run(items, options.out, options.seconds, options.items.split(","), Setting(device, options.tiny))
 
 
 if __name__ == "__main__":
-    main()
+    main(ITEMS, __doc__)

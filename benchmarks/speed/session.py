@@ -25,16 +25,18 @@ import torch
 import seewhen
 from seewhen.asking.doctor import machine_facts
 from seewhen.backbones.shapes import random_inputs, random_model, shape_config
+from seewhen.decoding.fast import Fast
 from seewhen.speed.bench import as_markdown, red_flags
 from seewhen.speed.measure import costs, read_bandwidth
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from speed import confirm_cost, kernels_layers, prefill
+from speed import confirm_cost, explore, kernels_layers, prefill
 
 FIRST = ("regular", "cai", "cai:contrast=3", "vcd")
 MEMVR = ("regular", "memvr")
-SECOND = ("regular", "pai", "sid", "memvr", "locore", "dola", "only", "m3id", "farsight", "agla")
+SECOND = ("regular", "memvr", "locore", "sid", "dola")
+OTHERS = ("regular", "pai", "only", "m3id", "farsight", "agla")
 
 
 @dataclass
@@ -86,21 +88,28 @@ class Session:
         """A prompt with an image in each row."""
         return random_inputs(self.model(shape)[1], rows=rows, **self.place())
 
-    def bench(self, shape: str, methods: tuple[str, ...], batch: int, tokens: int, without: str = "") -> Any:
+    def bench(
+        self,
+        shape: str,
+        methods: tuple[str, ...],
+        batch: int,
+        tokens: int,
+        without: str = "",
+        published: bool = False,
+    ) -> Any:
         """What `seewhen bench` measures; `without` names a kernel to leave out."""
         model, _ = self.model(shape)
         chosen = {name: seewhen.method(name) for name in methods}
-        with kernels_layers.without(*([without] if without else [])):
+        captured: Fast = "auto" if torch.cuda.is_available() else "graph"
+        way = explore.as_published(model) if published else kernels_layers.without(*([without] if without else []))
+        with way:
             found, failures = costs(
                 model, lambda rows: self.inputs(shape, rows), chosen,
                 batches=[batch], tokens=min(tokens, self.tokens), repeats=self.rounds,
-                fast="auto" if torch.cuda.is_available() else "graph",
+                fast="off" if published else captured,
             )  # fmt: skip
         gc.collect()
-        table = as_markdown(found)
-        label = "-".join([shape, str(batch), *methods[1:3], *(["without", without] if without else [])])
-        (self.out / f"{label.replace(':', '-')}.md").write_text(table)
-        print(table, flush=True)
+        print(as_markdown(found), flush=True)
         return {"costs": [one.to_json() for one in found], "left_out": failures, "red_flags": red_flags(found)}
 
 
@@ -127,7 +136,7 @@ def about(command: list[str]) -> dict[str, Any]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     return {
-        "command": " ".join(command), "device": name, "machine": machine_facts(),
+        "command": kernels_layers.told(command), "device": name, "machine": machine_facts(),
         "read_bandwidth": read_bandwidth(device),
     }  # fmt: skip
 
@@ -152,13 +161,15 @@ def parts(session: Session) -> list[tuple[str, float, Callable[[], Any]]]:
 
     return [
         ("llava, batch 1", 20, lambda: session.bench(llava, FIRST, 1, 96)),
-        ("llava, prefill", 20, prompts),
         ("llava, batch 8", 15, lambda: session.bench(llava, FIRST[:3], 8, 64)),
+        ("llava, second tier", 15, lambda: session.bench(llava, SECOND, 1, 48)),
+        ("llava, the published way", 10, lambda: session.bench(llava, FIRST[:2], 1, 12, published=True)),
         ("llava, judge, batch 1", 20, lambda: judged(1)),
+        ("qwen3.5, batch 1", 15, lambda: session.bench(qwen, FIRST[:2], 1, 64)),
+        ("qwen3.5, batch 8", 12, lambda: session.bench(qwen, FIRST[:2], 8, 48)),
+        ("llava, prefill", 20, prompts),
         ("llava, judge, batch 8", 25, lambda: judged(8)),
-        ("qwen3.5, batch 1", 20, lambda: session.bench(qwen, FIRST[:2], 1, 64)),
-        ("qwen3.5, batch 8", 15, lambda: session.bench(qwen, FIRST[:2], 8, 48)),
-        ("llava, second tier", 25, lambda: session.bench(llava, SECOND, 1, 48)),
+        ("llava, other methods", 20, lambda: session.bench(llava, OTHERS, 1, 48)),
         ("qwen3.5, without recurrent", 12, lambda: session.bench(qwen, FIRST[:2], 1, 48, "recurrent")),
         ("kernels alone", 8, alone),
         ("llava, without relevance", 10, lambda: session.bench(llava, FIRST[:2], 1, 48, "relevance")),

@@ -24,7 +24,7 @@ warnings.simplefilter("ignore")
 
 
 def linears() -> None:
-    for rows in (1, 2, 5, 16):
+    for rows in (1, 2, 5, 16, 29):
         x = torch.randn(rows, 1, 96)
         weights = tuple(torch.randn(count, 96) for count in (40, 16, 24))
         biases = tuple(torch.randn(weight.shape[0]) for weight in weights)
@@ -100,6 +100,33 @@ def attentions() -> None:
                 torch.testing.assert_close(got[:, 0], exact, atol=5e-6, rtol=0)
                 torch.testing.assert_close(lse, scores.logsumexp(-1), atol=5e-6, rtol=0)
                 assert torch.equal(got[1], plain[1])  # a closed gate gives the very bits of no tilt
+
+
+def forked_attentions() -> None:
+    """Forks of a row are queries that share its keys and values, but for the newest token's."""
+    held, main, heads, key_heads, d, columns, newest = 3, 2, 4, 2, 32, 150, 133
+    key, value = (torch.randn(held, key_heads, columns, d) for _ in range(2))
+    seen = torch.rand(held, 1, 1, columns) > 0.3
+    seen[..., newest], seen[..., newest + 1 :] = True, False
+    weights = torch.rand(held, columns)
+    weights[:, newest] = 0.0
+    for paths in (2, 4, 8):
+        rows = held + (paths - 1) * main
+        own = [*range(held), *(row for _ in range(paths - 1) for row in range(main))]
+        query, gate = torch.randn(rows, heads, 1, d), torch.rand(rows) > 0.4
+        keys, values = torch.randn(2, rows, key_heads, 1, d)
+        for fresh in (None, (keys, values, torch.tensor([newest]))):
+            all_keys, all_values = key[own], value[own]
+            if fresh is not None:
+                all_keys[:, :, newest], all_values[:, :, newest] = keys[:, :, 0], values[:, :, 0]
+            for form in ("score", "exponential"):
+                given = (d**-0.5, weights, gate, form, 0.7)
+                got, lse = attention_kernel.attention(query, key, value, seen, *given, main, fresh)
+                alone, alone_lse = attention_kernel.attention(
+                    query, all_keys, all_values, seen[own], d**-0.5, weights[own], gate, form, 0.7
+                )
+                torch.testing.assert_close(got, alone, atol=5e-6, rtol=0)
+                torch.testing.assert_close(lse, alone_lse, atol=5e-6, rtol=0)
 
 
 def norms() -> None:
@@ -233,13 +260,11 @@ def loops() -> None:
 def forks() -> None:
     """Gates that are decided at the end of a step decide as gates in their place do."""
     from seewhen.decoding import fork
-    from seewhen.decoding.fast import forking
 
     left, stock = [], fork.Fork.decided
-    forking.SHARE = torch.inf  # in so small a model forks do not pay
     fork.Fork.decided = lambda self, *args: left.append(self.forked.layers) or stock(self, *args)
-    model = tiny.model("llava", head_dim=16)
-    for rows, contrast, at_the_end in ((1, 1.0, (1, 2, 3)), (2, 3.0, (2, 3))):
+    model = tiny.model("llava", head_dim=16, num_hidden_layers=5)
+    for rows, contrast, at_the_end in ((1, 1.0, (1, 2, 3, 4)), (2, 3.0, (2, 3, 4))):
         inputs = tiny.inputs("llava", rows=rows, text_lengths=(4, 5)[:rows])
         results = []
         for fast in ("off", "graph"):
@@ -264,9 +289,9 @@ def ends() -> None:
     from seewhen.decoding.kernels import fork_kernel
 
     head = 0.3 * torch.randn(300, 96)
-    for rows, states in ((2, 1), (8, 7), (16, 15)):
+    for rows, states in ((2, 1), (8, 7), (16, 15), (32, 24)):
         x, h = torch.randn(rows, 96), torch.randn(states, 96)
-        logits, parts = fork_kernel.logits_and_parts(x, h, head)
+        logits, parts = fork_kernel.logits_and_parts(x, (h[:1], h[1:]), head)
         torch.testing.assert_close(logits, x @ head.T, atol=5e-5, rtol=0)
         m, s, t = parts
         top = m.max(1, keepdim=True).values

@@ -16,7 +16,7 @@ from triton.compiler import compile as compiled
 
 B, F, BOOL, LONG, INT = "*bf16", "*fp32", "*i1", "*i64", "i32"
 TILE = {"block_n": 64, "block_k": 128, "precision": "tf32"}
-PLAIN = {"forked": False, "fresh": False}
+PLAIN = {"paths": 1, "width": 16, "fresh": False}
 LINEAR = dict.fromkeys(("x_ptr", *(f"{kind}{n}" for kind in "wby" for n in range(4))), B)
 
 # Kernel, types of its pointers (bfloat16 where not told) and numbers (whole where not told), constants, warps.
@@ -62,10 +62,11 @@ KERNELS = {
     ),
     "four matrices, one row": (
         "linear_kernel._linear", LINEAR,
-        {"matrices": 4, "single": True, "biased": False, "block_n": 2, "block_k": 2048, "precision": "tf32"}, 2,
+        {"matrices": 4, "single": True, "biased": False, "block_n": 2, "block_k": 2048, "precision": "tf32"}
+        | {"width": 16}, 2,
     ),
     "three matrices, some rows": (
-        "linear_kernel._linear", LINEAR, {"matrices": 3, "single": False, "biased": True, **TILE}, 4,
+        "linear_kernel._linear", LINEAR, {"matrices": 3, "single": False, "biased": True, **TILE, "width": 32}, 4,
     ),
     "the gate": ("gate_kernel._parts", {"out_ptr": F}, TILE, 4),
     "tilted attention in stretches": (
@@ -88,7 +89,7 @@ KERNELS = {
         | {"valid_ptr": BOOL, "gate_ptr": BOOL, "open_ptr": BOOL, "step_ptr": LONG, "path_ptr": "*i32"},
         {"layer": 5, "base": 1.0, "fixed": False, "threshold": 0.23, "sd_factor": 0.5, "fork": 1, "block": 512}, 8,
     ),
-    "logits of all paths and their gates": ("fork_kernel._both", {"parts_ptr": F}, {**TILE, "width": 32}, 4),
+    "logits of all paths and their gates": ("fork_kernel._both", {"parts_ptr": F}, {**TILE, "width": 64}, 4),
     "logits of the path taken": ("fork_kernel._take", {"path_ptr": "*i32"}, {"block": 2048}, 4),
     "keys and values of the path taken": (
         "cache_kernel._write", {"length_ptr": LONG, "path_ptr": "*i32"},
@@ -99,7 +100,7 @@ KERNELS = {
         {"mask_ptr": BOOL, "weight_ptr": F, "gate_ptr": BOOL, "out_ptr": F, "lse_ptr": F, "newest_ptr": LONG},
         {"scaling": 0.09, "strength": 1.0, "groups": 1, "d": 128, "masked": True, "additive": False, "form": 1}
         | {"split": True, "block": 64, "whole": 128, "lowest": 0, "precision": "tf32"}
-        | {"forked": True, "fresh": True}, 4,
+        | {"paths": 16, "width": 16, "fresh": True}, 4,
     ),
 }  # fmt: skip
 
@@ -129,14 +130,14 @@ def test_compiles(name):
 @pytest.mark.slow
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing")
 @pytest.mark.parametrize("words", (1000, 32064))
-@pytest.mark.parametrize("rows", (3, 15, 31))
+@pytest.mark.parametrize("rows", (3, 31, 56))
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float32))
 def test_the_end_of_a_forked_step_has_the_memory_it_needs(words, rows, dtype):
     from seewhen.decoding.kernels import fork_kernel
-    from seewhen.decoding.kernels.linear_kernel import tile_shape
+    from seewhen.decoding.kernels.linear_kernel import tile_shape, tile_width
 
     block_n, block_k, warps, stages = tile_shape(rows, words, 4096, torch.empty(0, dtype=dtype))
-    constants = {"block_n": block_n, "block_k": block_k, "width": 16 if rows < 16 else 32}
+    constants = {"block_n": block_n, "block_k": block_k, "width": tile_width(rows)}
     constants["precision"] = "ieee" if dtype == torch.float32 else "tf32"
     kind = F if dtype == torch.float32 else B
     types = {"x_ptr": kind, "w_ptr": kind, "logits_ptr": kind, "parts_ptr": F}

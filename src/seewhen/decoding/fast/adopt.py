@@ -15,7 +15,7 @@ from transformers import StaticCache
 from transformers.cache_utils import StaticLayer
 
 from seewhen.decoding.recorder import Recorder
-from seewhen.decoding.sequence import Sequence
+from seewhen.decoding.sequence import CachedSequence
 
 _ROUND = 128  # cache lengths are rounded up, so that captured steps can be used again
 
@@ -44,7 +44,7 @@ def adopt(new: Any, old: Any) -> Any:
             raise Mismatch
         return type(new)(adopt(a, b) for a, b in zip(new, old, strict=True))
     if dataclasses.is_dataclass(new) or isinstance(new, Recorder):
-        free = _free(new) if isinstance(new, Sequence) else set()
+        free = _free(new) if isinstance(new, CachedSequence) else set()
         for name, value in vars(new).items():
             if name not in free:
                 object.__setattr__(new, name, _field(name, value, vars(old).get(name)))
@@ -59,7 +59,7 @@ def adopt(new: Any, old: Any) -> Any:
 SHARED = {"backbone", "interventions", "tables"}  # the session's, the same for all its sequences
 
 
-def _free(sequence: Sequence) -> set[str]:
+def _free(sequence: CachedSequence) -> set[str]:
     """What may differ between prompts because no step reads it."""
     any_length = all(intervention.any_prompt_length for intervention in sequence.interventions)
     free = {"reached", "placement", "forked"}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 from transformers.cache_utils import StaticLayer
 
 from seewhen.decoding.fork import Forked
@@ -13,38 +13,34 @@ from seewhen.decoding.kernels import fork_kernel, linear_kernel
 from seewhen.decoding.kernels.attention_kernel import takes_heads
 
 if TYPE_CHECKING:
-    from seewhen.decoding.sequence import Sequence
+    from seewhen.decoding.sequence import CachedSequence
 
-MOST_GATES = 3  # three are eight paths
-# What forks may read of keys and values for one gate more, as a share of the head, which that gate does not read:
-# both from measurements, see benchmarks/speed.md.
-SHARE = 1 / 6
+MOST_GATES = 4  # four are sixteen paths
 
 
-def forked(sequence: Sequence, cache: Any) -> Forked | None:
+def forked(sequence: CachedSequence, cache: Any) -> Forked | None:
     """How steps of `sequence` on `cache` fork; None where they cannot."""
     if len(sequence.interventions) != 1 or "forward" not in sequence.backbone.head.__dict__:
         return None  # others would have to know of the rows; the head must be in our kernels' hands
     gated, heads = sequence.interventions[0].undecided(sequence), sequence.backbone.text_config.num_attention_heads
     held, main = sequence.all_rows, sequence.rows
-    layers: list[int] = []
-    open_: list[Tensor] = []
-    for layer in reversed(range(len(sequence.backbone.layers))):
-        paths = 2 ** len(layers)
-        if len(layers) == MOST_GATES or layer not in gated or not _plain(cache.layers[layer], heads):
+    last = len(sequence.backbone.layers)
+    gates = 0
+    while gates < MOST_GATES and last - gates - 1 in gated:
+        paths = 2 ** (gates + 1)
+        forks = (paths - 1) * main
+        plain = all(_plain(layer, heads, paths) for layer in cache.layers[last - gates - 1 : last])
+        if not _few(held + forks, forks) or not plain:
             break
-        forks = (2 * paths - 1) * main
-        if not _few(held + forks, forks) or not _pays(cache.layers[layer], forks, sequence.backbone.head):
-            break
-        layers.insert(0, layer)
-        rows = torch.arange(held + forks, device=sequence.image.valid.device)
-        open_.append(rows >= held + (paths - 1) * main)
-    return Forked(tuple(layers), tuple(open_)) if layers else None
-
-
-def _pays(layer: Any, forks: int, head: Any) -> bool:
-    """Whether so many forks read little enough in the deepest layer."""
-    return bool(2 * forks * layer.keys[0].nbytes <= SHARE * head.weight.nbytes)
+        gates += 1
+    if not gates:
+        return None
+    rows = torch.arange(held + (2**gates - 1) * main, device=sequence.image.valid.device)
+    ends = [held + (2**gate - 1) * main for gate in range(gates + 1)]  # of the rows before and after each gate
+    return Forked(
+        tuple(range(last - gates, last)),
+        tuple(rows[:after] >= before for before, after in itertools.pairwise(ends)),
+    )
 
 
 def _few(rows: int, states: int) -> bool:
@@ -52,6 +48,6 @@ def _few(rows: int, states: int) -> bool:
     return rows <= linear_kernel.MOST_ROWS and rows + states <= fork_kernel.MOST_ROWS
 
 
-def _plain(layer: Any, heads: int) -> bool:
-    """Whether our kernels fill this layer of a cache and attend to it."""
-    return type(layer) is StaticLayer and layer.is_initialized and takes_heads(heads, layer.keys)
+def _plain(layer: Any, heads: int, paths: int) -> bool:
+    """Whether our kernels fill this layer of a cache and attend to it on so many paths."""
+    return type(layer) is StaticLayer and layer.is_initialized and takes_heads(heads, layer.keys, paths)

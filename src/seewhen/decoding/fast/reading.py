@@ -19,7 +19,7 @@ from seewhen.decoding.kernels.capturing import turn
 from seewhen.errors import UnsupportedMode
 
 if TYPE_CHECKING:
-    from seewhen.decoding.sequence import Sequence
+    from seewhen.decoding.sequence import CachedSequence
     from seewhen.decoding.session import Session
 
 
@@ -28,7 +28,7 @@ class Read:
     """Prompts that were read together, and what each leaves for its next step."""
 
     model: Any  # whose loop it was: some models hand their embeddings to another
-    sequence: Sequence
+    sequence: CachedSequence
     cache: Any
     logits: Tensor  # (rows, vocabulary), float32: of the first token
     positions: Tensor | None  # (..., rows, 1): of the first token
@@ -93,7 +93,7 @@ class Reader:
         return found
 
 
-def _padding(sequence: Sequence, left: tuple[int, tuple[int, ...]] | None) -> tuple[int, ...]:
+def _padding(sequence: CachedSequence, left: tuple[int, tuple[int, ...]] | None) -> tuple[int, ...]:
     """Columns on the left that a row, with its branches, does not use. `left` is what the mask of the prompts
     says: its columns, and those of each row in which nothing lies."""
     if sequence.rows == 1 and not sequence.widened:

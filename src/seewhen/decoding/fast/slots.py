@@ -8,8 +8,7 @@ the same, bit for bit, whoever sits in the others and whenever it joined. An emp
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from seewhen.decoding.kernels.availability import kernels_run_on
 from seewhen.decoding.kernels.capturing import captured_graph, turn
 from seewhen.decoding.prefill import ImageColumns
 from seewhen.decoding.recorder import Recorder
-from seewhen.decoding.sequence import ATTRIBUTE, Sequence
+from seewhen.decoding.sequence import ATTRIBUTE, CachedSequence
 
 if TYPE_CHECKING:
     from seewhen.decoding.fast.reading import Read
@@ -78,7 +77,7 @@ class Storage:
                     old.append(given[row + branch * rows, :, skipped : read.columns])
         torch._foreach_copy_(new, old)
 
-    def move(self, moves: Many[tuple[int, int]], before: int, after: int) -> None:
+    def move(self, moves: Sequence[tuple[int, int]], before: int, after: int) -> None:
         """Slots `moves` (from, to) of a step for `before` slots become those of a step for `after`."""
         pairs = [
             (old + branch * before, new + branch * after) for branch in range(self.repeats) for old, new in moves
@@ -209,7 +208,7 @@ class Slots:
         if self.sequence.hidden is not None:
             self.sequence.hidden[slot :: self.slots] = False
 
-    def take_over(self, other: Slots, moves: Many[tuple[int, int]]) -> None:
+    def take_over(self, other: Slots, moves: Sequence[tuple[int, int]]) -> None:
         """Go on with the answers of `other`, another number of slots of this storage: `moves` are (from, to)."""
         for slot in range(self.slots):
             self.clear(slot)
@@ -282,7 +281,7 @@ def _wider(value: Tensor, rows: int, dim: int) -> Tensor:
     return first.repeat(repeats)
 
 
-def _blank(like: Sequence, slots: int, columns: int, device: torch.device) -> Sequence:
+def _blank(like: CachedSequence, slots: int, columns: int, device: torch.device) -> CachedSequence:
     """A sequence of `slots` rows in the form of another, with nobody in it."""
     recorder = Recorder(like.recorder.level, slots, like.recorder.layers, columns, device)
     for name, records in like.recorder.buffers.items():

@@ -1,11 +1,13 @@
 """The end of a pass that went both ways at its last gates: logits of all paths and the gates' entropies in one
 reading of the head, then what belongs to the path that was taken.
 
-The head is read from memory once, whether for one row or for thirty, so the gates cost next to nothing there.
+The head is read from memory once, whether for one row or for sixty, so the gates cost next to nothing there.
 Rows are those of `seewhen.decoding.fork`: main and branch rows, then forks of the main rows.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import torch
 import triton
@@ -13,9 +15,9 @@ import triton.language as tl
 from torch import Tensor
 
 from seewhen.decoding.kernels.gate_kernel import reduced
-from seewhen.decoding.kernels.linear_kernel import dot_tile, tile_shape
+from seewhen.decoding.kernels.linear_kernel import dot_tile, tile_shape, tile_width
 
-MOST_ROWS = 32  # paths and gates' states together
+MOST_ROWS = 64  # paths and gates' states together
 _WIDE = 2048
 
 
@@ -60,19 +62,19 @@ def paths_of(rows: int, held: int, main: int) -> int:
     return 1 + (rows - held) // main
 
 
-def logits_and_parts(paths: Tensor, states: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits (rows, words) of `paths` (rows, d), and what `gate_kernel` needs of `states` (n, d)."""
-    x = torch.cat([paths, states])
+def logits_and_parts(paths: Tensor, states: Iterable[Tensor], head: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits (rows, words) of `paths` (rows, d), and what `gate_kernel` needs of all `states`, each (n, d)."""
+    x = torch.cat([paths, *states])
     rows, columns = x.shape
     count = head.shape[0]
     # As for several rows of a linear layer: the same sums, so that a path's logits have the same bits.
     block_n, block_k, warps, stages = tile_shape(rows, count, columns, x)
     programs = triton.cdiv(count, block_n)
     logits = torch.empty((len(paths), count), dtype=x.dtype, device=x.device)
-    parts = torch.empty((3, len(states), programs), dtype=torch.float32, device=x.device)
+    parts = torch.empty((3, rows - len(paths), programs), dtype=torch.float32, device=x.device)
     _both[(programs,)](
         x, head, logits, parts, count, columns, programs, len(paths), rows, block_n=block_n, block_k=block_k,
-        precision="ieee" if x.dtype == torch.float32 else "tf32", width=max(16, triton.next_power_of_2(rows)),
+        precision="ieee" if x.dtype == torch.float32 else "tf32", width=tile_width(rows),
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return logits, parts

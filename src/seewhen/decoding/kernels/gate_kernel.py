@@ -16,13 +16,14 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from seewhen.decoding.kernels.availability import kernels_run_on
-from seewhen.decoding.kernels.linear_kernel import MOST_ROWS, dot_tile
+from seewhen.decoding.kernels.linear_kernel import dot_tile
 from seewhen.decoding.kernels.shared_memory import stages_that_fit
 
 if TYPE_CHECKING:
     from seewhen.decoding.recorder import Recorder
     from seewhen.equations.when import Gate, RunningEntropy
 
+_MOST_ROWS = 16
 _BLOCK = 64  # rows of the head per program: measured, see benchmarks/speed.md
 
 
@@ -41,7 +42,7 @@ def _parts(
     block_n: tl.constexpr, block_k: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
-    z = dot_tile(x_ptr, w_ptr, program * block_n, count, columns, rows, block_n, block_k, precision)
+    z = dot_tile(x_ptr, w_ptr, program * block_n, count, columns, rows, block_n, block_k, precision, 16)
     live = (program * block_n + tl.arange(0, block_n)) < count
     m16 = tl.arange(0, 16)
     used = m16 < rows
@@ -191,5 +192,5 @@ def takes(states: Tensor, head: Any) -> bool:
         and weight.device == states.device
         and weight.dtype == states.dtype
         and weight.is_contiguous()
-        and states.shape[0] <= MOST_ROWS
+        and states.shape[0] <= _MOST_ROWS
     )

@@ -1,6 +1,6 @@
 """Linear layers for a few rows: stream the weights once, at the speed of memory.
 
-A decoding step multiplies every weight matrix with one to sixteen vectors, so its time is that of
+A decoding step multiplies every weight matrix with a few vectors, so its time is that of
 reading the matrix. Each program reads some rows of the matrix with wide loads and keeps the vectors in
 registers. Matrices that take the same input (query, key and value; gate and up) go in one launch: what
 is saved is the tail of each launch, during which the memory idles.
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from seewhen.decoding.kernels.shared_memory import stages_that_fit
 
-MOST_ROWS = 16
+MOST_ROWS = 32
 _MOST_MATRICES = 4
 # Tiles for one row and how much longer they take where they fit: the last pass over a matrix' columns may be
 # mostly empty (2,560 columns are two passes of 2,048), so a narrower tile can be the faster one.
@@ -40,7 +40,7 @@ def dot_row(x_ptr, w_ptr, first, count, columns, block_n: tl.constexpr, block_k:
 @triton.jit
 def dot_tile(
     x_ptr, w_ptr, first, count, columns, rows,
-    block_n: tl.constexpr, block_k: tl.constexpr, precision: tl.constexpr, width: tl.constexpr = 16,
+    block_n: tl.constexpr, block_k: tl.constexpr, precision: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
     """Rows `first`.. of a matrix times up to `width` vectors, on the matrix units: (block_n, width)."""
     n, k, m = first + tl.arange(0, block_n), tl.arange(0, block_k), tl.arange(0, width)
@@ -59,9 +59,9 @@ def dot_tile(
 def _linear(
     x_ptr, w0, w1, w2, w3, b0, b1, b2, b3, y0, y1, y2, y3, n0, n1, n2, n3, columns, rows,
     matrices: tl.constexpr, single: tl.constexpr, biased: tl.constexpr,
-    block_n: tl.constexpr, block_k: tl.constexpr, precision: tl.constexpr,
+    block_n: tl.constexpr, block_k: tl.constexpr, precision: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """One to sixteen vectors times up to four matrices. Programs are short: each looks only at what there is."""
+    """One vector, or up to `width`, times up to four matrices. Programs are short: each looks at what there is."""
     block = tl.program_id(0)
     w_ptr, b_ptr, y_ptr, count = w0, b0, y0, n0
     if matrices > 1:
@@ -77,7 +77,7 @@ def _linear(
                         if block >= before:
                             w_ptr, b_ptr, y_ptr, count, block = w3, b3, y3, n3, block - before
     first = block * block_n
-    n, m = first + tl.arange(0, block_n), tl.arange(0, 16)
+    n, m = first + tl.arange(0, block_n), tl.arange(0, width)
     live, used = n < count, m < rows
     if single:
         total = dot_row(x_ptr, w_ptr, first, count, columns, block_n, block_k)
@@ -85,7 +85,7 @@ def _linear(
             total += tl.load(b_ptr + n, mask=live, other=0.0).to(tl.float32)
         tl.store(y_ptr + n, total.to(y_ptr.dtype.element_ty), mask=live)
     else:
-        tile = dot_tile(x_ptr, w_ptr, first, count, columns, rows, block_n, block_k, precision)
+        tile = dot_tile(x_ptr, w_ptr, first, count, columns, rows, block_n, block_k, precision, width)
         if biased:
             tile += tl.load(b_ptr + n, mask=live, other=0.0).to(tl.float32)[:, None]
         where = m[None] * count + n[:, None]
@@ -93,7 +93,7 @@ def _linear(
 
 
 def linear(x: Tensor, weights: tuple[Tensor, ...], biases: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    """`x` (..., columns), at most sixteen vectors, times each of one to four matrices (count, columns)."""
+    """`x` (..., columns), at most `MOST_ROWS` vectors, times each of one to four matrices (count, columns)."""
     columns = x.shape[-1]
     flat = x.reshape(-1, columns).contiguous()
     rows = flat.shape[0]
@@ -110,9 +110,14 @@ def linear(x: Tensor, weights: tuple[Tensor, ...], biases: tuple[Tensor | None, 
     _linear[(sum(triton.cdiv(count, block_n) for count in counts),)](
         flat, *padded[0], *padded[1], *padded[2], *counts, columns, rows, matrices=len(weights),
         single=single, biased=biased, block_n=block_n, block_k=block_k, num_warps=warps, num_stages=stages,
-        precision="ieee" if x.dtype == torch.float32 else "tf32",
+        precision="ieee" if x.dtype == torch.float32 else "tf32", width=tile_width(rows),
     )  # fmt: skip
     return tuple(result.view(*x.shape[:-1], -1) for result in results)
+
+
+def tile_width(rows: int) -> int:
+    """Vectors of a tile for so many rows: the matrix units take no fewer than sixteen."""
+    return max(16, triton.next_power_of_2(rows))
 
 
 def tile_shape(rows: int, count: int, columns: int, x: Tensor) -> tuple[int, int, int, int]:
@@ -125,5 +130,5 @@ def tile_shape(rows: int, count: int, columns: int, x: Tensor) -> tuple[int, int
         block_n, block_k, stages = 64, 64, 2
     else:
         block_n, block_k, stages = (64, 256, 5) if count <= 8192 else (64, 128, 3)
-    width = max(16, triton.next_power_of_2(rows))
-    return block_n, block_k, 4, stages_that_fit(stages, (block_n + width) * block_k * x.element_size(), x.device)
+    tile = (block_n + tile_width(rows)) * block_k * x.element_size()
+    return block_n, block_k, 4, stages_that_fit(stages, tile, x.device)

@@ -37,7 +37,7 @@ def _best(
     if not first:
         rest = tl.where(tl.load(used_ptr + m, mask=m < rows, other=1) != 0, 0, 1)
     if tl.max(rest, 0) > 0:
-        z = dot_tile(x_ptr, w_ptr, program * block_n, count, columns, rows, block_n, block_k, precision)
+        z = dot_tile(x_ptr, w_ptr, program * block_n, count, columns, rows, block_n, block_k, precision, 16)
         n = tl.arange(0, block_n)
         z = tl.where((program * block_n + n < count)[:, None], z, float("-inf"))
         for place in tl.static_range(kept):
