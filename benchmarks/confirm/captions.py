@@ -100,6 +100,7 @@ class Writer:
         # A method that looks at the prompt's hidden states has to read it. On a GPU reading costs little.
         keeps = method.name in PLAIN and self.model.device.type == "cpu"
         reading = self.kept.reading(items) if keeps else nullcontext()
+        torch.manual_seed(run.seed or 0)  # drafts draw by it; answers have each picture's own noise
         with seewhen.attach(self.model, method, fast="off") as handle, reading, torch.inference_mode():
             output = self.model.generate(**inputs, **options, pad_token_id=tokenizer.pad_token_id)
             told = handle.trace.told

@@ -20,7 +20,12 @@ from confirm.material import Item, scenes
 from confirm.settings import Run, confirm
 
 RESULT = Path(__file__).parent / "results" / "cost-cpu.json"
-METHODS = {"regular": "regular", "mark": confirm(on_denied="mark"), "confirm": confirm()}
+METHODS = {
+    "regular": "regular",
+    "mark": confirm(on_denied="mark"),
+    "confirm": confirm(),
+    "four drafts": confirm(drafts=4),
+}
 FIRST, TOKENS = 4000, 128
 
 
@@ -77,7 +82,7 @@ def main() -> None:
     rows = {name: [] for name in METHODS}  # type: dict[str, list[dict[str, float]]]
     for number, item in enumerate(items):
         names = list(METHODS)
-        for name in names[number % 3 :] + names[: number % 3]:
+        for name in names[number % len(names) :] + names[: number % len(names)]:
             rows[name].append(answer(writer, item, METHODS[name]))
     mean = {name: {key: float(np.mean([row[key] for row in own])) for key in own[0]} for name, own in rows.items()}
     worked = {name: [row["processor"] for row in own] for name, own in rows.items()}
@@ -87,8 +92,10 @@ def main() -> None:
         "machine": f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}",
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         "mean": mean,
-        "whole answer": {name: ratio(worked[name], worked["regular"]) for name in ("mark", "confirm")},
-        "token of the final answer": {name: ratio(each[name], each["regular"]) for name in ("mark", "confirm")},
+        "whole answer": {name: ratio(worked[name], worked["regular"]) for name in METHODS if name != "regular"},
+        "token of the final answer": {
+            name: ratio(each[name], each["regular"]) for name in METHODS if name != "regular"
+        },
     }
     RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(result, indent=1))

@@ -39,7 +39,7 @@ def judged(paths: Sequence[Path], truth: Mapping[str, frozenset[str]], verdict: 
         for line in list(lines(path))[1:]:
             first = {each["object"]: each for each in reversed(line["told"]["verdicts"])}
             for name, each in first.items():
-                signals = Signals(**{signal: each[signal] for signal in WRITTEN})
+                signals = Signals(**{signal: each.get(signal) for signal in WRITTEN})
                 said.append((line["image"], name in truth[line["image"]], signals))
                 verdicts.append(verdict.log_odds(signals, name))
                 asked.append(verdict.log_odds(Signals(signals.odds), name))

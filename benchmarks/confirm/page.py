@@ -27,6 +27,8 @@ NAMES = {
     "verdict0": "`confirm`, first fit, threshold 0 (two retries)",
     "attempt": "a fit that knows the attempt, threshold 0",
     "comes": "as it comes: that fit and its threshold",
+    "drafts4": "the same with four drafts, which a fit of its own knows, at its threshold",
+    "spares": "as it comes, and sentences of four drafts take the place of denied ones",
     "retries0": "no retries: the answer ends",
     "retries1": "one retry",
     "retries4": "four retries",
@@ -48,6 +50,10 @@ def called(method: str) -> str | None:
     if found:
         how = ", asking alone" if found[2] == "asking" else ""
         return f"`{found[1] or ''}confirm`{how}, threshold {float(found[3]):g}"
+    found = re.fullmatch(r"(min-p\+|cai\+)?drafts(\d)(?:t(-?[\d.]+))?", method)
+    if found:
+        level = f", threshold {found[3]}" if found[3] else " as it comes"
+        return f"`{found[1] or ''}confirm`, {found[2]} drafts{level}"
     if method.endswith("comes"):
         return f"`{method.removesuffix('comes')}confirm` as it comes"
     method = re.sub(r", (\d) sentences", r", cut after \1 sentences", method)
@@ -57,9 +63,9 @@ def called(method: str) -> str | None:
 def order(row: dict[str, Any]) -> tuple[Any, ...]:
     """Controls first."""
     number = re.search(r"-?[\d.]+$", row["method"])
-    kinds = ("regular", "min-p", "locore", "cai", "comes", "asking", "verdict", "min-p+", "cai+")
+    kinds = ("regular", "min-p", "locore", "cai", "comes", "asking", "verdict", "drafts", "min-p+", "cai+")
     kind = max((k for k in kinds if row["method"].startswith(k)), key=len, default="")
-    return kinds.index(kind) if kind else 9, float(number[0]) if number else 0.0
+    return kinds.index(kind) if kind else len(kinds), float(number[0]) if number else 0.0
 
 
 def table(rows: list[dict[str, Any]], mode: str, tokens: int = 64) -> str:
@@ -141,7 +147,7 @@ def targets(scores: dict[str, Any]) -> str:
             cooler = "greedy is the coolest" if mode == "greedy" else _coolest(scores[part]["rows"])
             ceiling = scores[part]["ceiling"][mode]["recoverable"]
             alone = scores[part]["ceiling"][mode]["alone"]["recoverable"]
-            for name in ("comes", "verdict-1"):
+            for name in ("comes", "verdict-1", "drafts2", "drafts4"):
                 if name in rows:
                     cells = [
                         *_aimed(rows[name]),
@@ -152,19 +158,39 @@ def targets(scores: dict[str, Any]) -> str:
                         _recovered(rows[name], alone).removeprefix(": "),
                     ]
                     lines.append(" | ".join([f"| {title}, {how}: {called(name)}", *cells]) + " |")
+            read = _at_equal_recall(rows, "drafts4t-1", "drafts4t0")
+            if read is not None and ceiling["low"] > 0:
+                one = f"{read / (100 * alone['value']):.0%}" if alone["low"] > 0 else ""
+                share = f"{read:.1f}: {read / (100 * ceiling['value']):.0%}"
+                name = "`confirm`, 4 drafts, read between thresholds -1 and 0 (first seed)"
+                cells = ["", "+0.0", "; ".join(cuts), cooler, _share(ceiling), share, one]
+                lines.append(" | ".join([f"| {title}, {how}: {name}", *cells]) + " |")
     return "\n".join(lines)
+
+
+def _at_equal_recall(rows: dict[str, Any], milder: str, stricter: str) -> float | None:
+    """The gain at regular's own recall if some pictures had one threshold and the rest the other; None where the
+    two do not lie on both sides of it. A reading of two runs, no run: their share depends on the test's recall."""
+    if milder not in rows or stricter not in rows:
+        return None
+    above, below = (rows[name]["recall"]["difference"]["value"] for name in (milder, stricter))
+    if not above >= 0 > below:
+        return None
+    share = above / (above - below)
+    return (1 - share) * _gain(rows[milder]) + share * _gain(rows[stricter])
 
 
 def beside(scores: dict[str, Any]) -> str:
     """`confirm` as it comes less each control, paired by picture and seed."""
-    lines = ["| `confirm` as it comes, less | Δ CHAIR_i | Δ recall |", "|---|---|---|"]
+    lines = ["| `confirm` as it comes, without drafts or with 4, less | Δ CHAIR_i | Δ recall |", "|---|---|---|"]
     for part, title in TITLES.items():
         for mode, how in (("t1", "sampled"), ("greedy", "greedy")):
             for row in scores[part]["rows"]:
-                if (row["method"], row["mode"], row["tokens"]) == ("comes", mode, 64):
+                if "beside" in row and (row["mode"], row["tokens"]) == (mode, 64):
+                    which = "4 drafts" if row["method"] == "drafts4" else "no drafts"
                     for name, gaps in row["beside"].items():
                         cells = [_gap({"difference": gaps[metric]}) for metric in ("chair_i", "recall")]
-                        lines.append(" | ".join([f"| {title}, {how}: regular, {name}", *cells]) + " |")
+                        lines.append(" | ".join([f"| {title}, {how}, {which}: regular, {name}", *cells]) + " |")
     return "\n".join(lines)
 
 
@@ -189,9 +215,15 @@ def _gain(row: dict[str, Any]) -> float:
 
 
 def _recovered(row: dict[str, Any], ceiling: dict[str, float]) -> str:
-    """The share of a ceiling, where recall is about the same and the ceiling is above nothing for certain."""
+    """The share of a ceiling, where recall is about the same and the ceiling is above nothing for certain.
+
+    Its interval is that of the gain; the ceiling, which has one of its own, is taken as it is."""
     told = ceiling["low"] > 0 and row["recall"]["difference"]["value"] > -1.5
-    return f": {_gain(row) / (100 * ceiling['value']):.0%}" if told else ""
+    if not told:
+        return ""
+    gap = row["chair_i_unique"]["difference"]
+    share, low, high = (-gap[name] / (100 * ceiling["value"]) for name in ("value", "high", "low"))
+    return f": {share:.0%} ({low:.0%} to {high:.0%})"
 
 
 def gains(scores: dict[str, Any]) -> str:

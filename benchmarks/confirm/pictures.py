@@ -16,8 +16,10 @@ KINDS: dict[str, tuple[str, Callable[[str], bool]]] = {
     "verdict": ("#2ca02c", lambda method: method.startswith("verdict")),
     "cut after k sentences": ("#d62728", lambda method: "sentences" in method),
     "cooler": ("#9467bd", lambda method: method == "cooler"),
+    "the likest of 5": ("#17becf", lambda method: "likest" in method),
     "min-p": ("#8c564b", lambda method: method == "min-p"),
     "as it comes": ("#000000", lambda method: method == "comes"),
+    "4 drafts": ("#ff7f0e", lambda method: method == "drafts4" or method.startswith("drafts4t")),
     "LocoRE": ("#e377c2", lambda method: method.startswith("locore")),
 }
 CONTROLS = ("cut after k sentences", "cooler")  # curves that begin at regular decoding
@@ -75,7 +77,7 @@ def _curves(scores: dict[str, Any], metric: str, path: Path) -> None:
     handles = {
         label: line for axis in axes.flat for line, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=len(handles), fontsize=8)
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=5, fontsize=8)
     _save(figure, path)
 
 
@@ -83,7 +85,7 @@ def _number(row: dict[str, Any]) -> str:
     """What stands beside a point: a threshold, a number of sentences, a temperature."""
     if row["method"] == "cooler":
         return "greedy" if row["mode"] == "greedy" else str(row["mode"][1:])
-    found = re.search(r"-?[\d.]+", row["method"])
+    found = re.search(r"-?[\d.]+", re.sub(r"^drafts\d|the likest of \d", "", row["method"]))
     return found[0] if found else ""
 
 

@@ -23,7 +23,7 @@ from seewhen.verdicts.lexicon import chair_lexicon
 from seewhen.verdicts.reader import read_mentions
 from seewhen.verdicts.sentences import sentence_ends
 
-REPLICATES, SEED, CUTS = 2000, 0, (2, 3, 4)
+REPLICATES, SEED, CUTS, DRAWN = 2000, 0, (2, 3, 4), 5
 METRICS = ("chair_s", "chair_i", "chair_i_unique", "recall", "f1", "words", "asked", "steps", "taken_back")
 Array = NDArray[np.float64]
 
@@ -157,7 +157,7 @@ class Study:
                 base = [self.counts(regular[seed]) for seed, _ in shared]
             groups = [self.counts(captions) for _, captions in (shared or seeds)]
             row = {"method": name, "mode": mode, "tokens": tokens, **summary(groups, base or None)}
-            if name == "comes" and tokens == 64:
+            if name in ("comes", "drafts4") and tokens == 64:
                 row["beside"] = self._beside(groups, [seed for seed, _ in shared or seeds], mode)
             found.append(row)
             if name == "regular":
@@ -165,16 +165,34 @@ class Study:
                     shorter = [self.counts(captions, sentences) for _, captions in seeds]
                     row = {"method": f"regular, {sentences} sentences", "mode": mode, "tokens": tokens}
                     found.append({**row, **summary(shorter, groups)})
+                if mode in ("greedy", "t1") and tokens == 64 and len(sampled) == DRAWN:
+                    row = {"method": f"regular, the likest of {DRAWN}", "mode": mode, "tokens": tokens}
+                    found.append({**row, **summary([self.counts(self._likest(seeds[0][1], sampled))], groups)})
         return found
 
+    def _likest(self, own: Sequence[dict[str, Any]], sampled: Sequence[Any]) -> list[dict[str, Any]]:
+        """A control that spends what drafts spend: of a caption and four others of the picture, the one whose
+        objects are most those of the others."""
+        five = [own, *(captions for seed, captions in sampled if seed)]
+        chosen = []
+        for captions in zip(*five, strict=True):
+            named = [{m.object for m in read_mentions(each["text"], chair_lexicon())} for each in captions]
+            like = [sum(len(a & b) / max(len(a | b), 1) for b in named) for a in named]
+            chosen.append({"text": captions[int(np.argmax(like))]["text"]})
+        return chosen
+
     def _beside(self, groups: Sequence[Array], seeds: Sequence[int | None], mode: str) -> dict[str, Any]:
-        """Captions of these seeds less each control: regular ones cut off, and cooler ones."""
+        """Captions of these seeds less each control: regular ones cut off, cooler ones, the likest of five."""
         regular = dict(self.runs["regular", mode, 64])
         controls = {f"cut after {k} sentences": [self.counts(regular[s], k) for s in seeds] for k in CUTS}
         for (name, cooler, tokens), captions in self.runs.items():
             if (name, tokens) == ("regular", 64) and cooler not in ("greedy", mode) and mode == "t1":
                 known = dict(captions)
                 controls[f"temperature {cooler[1:]}"] = [self.counts(known[s]) for s in seeds if s in known]
+        sampled = self.runs.get(("regular", "t1", 64), [])
+        if mode in ("greedy", "t1") and len(sampled) == DRAWN:  # drawn at 1, any of them may be first
+            likest = self.counts(self._likest(self.runs["regular", mode, 64][0][1], sampled))
+            controls[f"the likest of {DRAWN}"] = [likest] * len(groups)
         found = {}
         for name, control in controls.items():
             if len(control) == len(groups):

@@ -17,6 +17,8 @@ PHRASINGS = {
 }
 PARTS = tuple(f"{model}-{part}" for model in ("photo", "scenes") for part in ("validation", "test", "ablation"))
 TRIED = (-2.0, -1.5, -1.0, -0.5, 0.0)  # thresholds that one is chosen of, on validation pictures
+TRIED_DRAFTS = (-1.0, -0.5, 0.0, 0.5, 1.0)  # the same with drafts
+DRAWN = (10, 11, 12, 13)  # seeds of further captions, from which the verdict with drafts is fitted
 # Fits that are not shipped: without the number of the attempt; odds less those without an image.
 FITS = "benchmarks/confirm/fits"
 WORD_LEVEL = "word-level"  # no method of the package
@@ -53,6 +55,11 @@ def fit(kind: str, part: str) -> str:
     return f"{FITS}/{kind}_{'photo' if part.startswith('photo') else 'packaged'}.json"
 
 
+def shipped(part: str) -> str:
+    """The file of the fit without drafts that comes with the package."""
+    return f"src/seewhen/verdicts/data/verdict_{'photo' if part.startswith('photo') else 'packaged'}.json"
+
+
 MARK = confirm(on_denied="mark", verdict="asking")
 
 
@@ -75,6 +82,12 @@ def _comes(part: str, seeds: Seeds, before: str = "", **more: object) -> list[Ru
     return _runs(part, before + confirm(), seeds, f"{before}comes", **more)
 
 
+def _drafts(part: str, seeds: Seeds, count: int = 4, before: str = "", **more: object) -> list[Run]:
+    """The fit and the threshold that come with the package for drafts, chosen with four of them."""
+    note = f"{before}drafts{count}" + (f"t{more['threshold']:g}" if "threshold" in more else "")
+    return _runs(part, before + confirm(drafts=count, **more), seeds, note)
+
+
 def validation(model: str) -> list[Run]:
     """What the verdict is fitted on: captions that nothing was taken back from, and further attempts by a first
     fit; and what its threshold is chosen by."""
@@ -83,6 +96,9 @@ def validation(model: str) -> list[Run]:
     runs += _runs(part, confirm(verdict=fit("first", part), threshold=0.0), (0, 1), "again")
     for threshold in TRIED:
         runs += _runs(part, confirm(threshold=threshold), (0, 1), f"try{threshold:g}")
+    runs += _runs(part, "regular", DRAWN)
+    for threshold in TRIED_DRAFTS:
+        runs += _runs(part, confirm(drafts=4, threshold=threshold), (0, 1), f"drafts4try{threshold:g}")
     return runs
 
 
@@ -110,7 +126,18 @@ def test(model: str) -> list[Run]:
     runs += _verdict(part, 0.0, more) + _verdict(part, -1.0, (1, 2)) + _asking(part, 0.0, (1, 2))
     runs += [Run(part, f"locore:beta={beta}", None) for beta in (0.3, 0.6, 0.9)]
     runs += _runs(part, "cai", (None, 0)) + _verdict(part, 0.0, (None, 0), before="cai+")
-    return runs + _comes(part, more, before="min-p+") + _comes(part, more, temperature=0.5)
+    runs += _comes(part, more, before="min-p+") + _comes(part, more, temperature=0.5)
+    return runs + drafts(model)
+
+
+def drafts(model: str) -> list[Run]:
+    """`confirm` with drafts, and what was missing beside other methods."""
+    part = f"{model}-test"
+    runs = _drafts(part, (None, *FIVE)) + _comes(part, (None, *FIVE), before="cai+")
+    for threshold in (-1.0, 0.0, 1.0):
+        runs += _drafts(part, (None, 0), threshold=threshold)
+    runs += _drafts(part, (None, 0, 1, 2), count=2) + _drafts(part, THREE, before="min-p+")
+    return runs + _drafts(part, (None, 0), before="cai+")
 
 
 def ablations(model: str) -> list[Run]:
@@ -134,7 +161,8 @@ def ablations(model: str) -> list[Run]:
         runs += _runs(part, confirm(verdict=first, doubt="entropy", when=level), ONE, f"entropy{level:g}")
     runs += _runs(part, "regular", (None,)) + _comes(part, (None,)) + _asking(part, 0.0, (None,))
     runs += _runs(part, confirm(verdict=fit("blind", part), threshold=0.0), (None,), "blind")
-    return runs + _runs(part, WORD_LEVEL, (None,), WORD_LEVEL)
+    runs += _runs(part, WORD_LEVEL, (None,), WORD_LEVEL)
+    return runs + _drafts(part, ONE) + _runs(part, confirm(drafts=4, verdict=shipped(part)), ONE, "spares")
 
 
 def everything() -> list[Run]:
@@ -155,4 +183,7 @@ def needs(run: Run) -> str | None:
         return None
     if "verdict=" in run.method:
         return None
-    return "attempts" if "threshold=" in run.method else "threshold"
+    with_drafts = "drafts=" in run.method
+    if "threshold=" in run.method:
+        return "drafts" if with_drafts else "attempts"
+    return "threshold-drafts" if with_drafts else "threshold"

@@ -2,9 +2,9 @@
 
 Processes take the first run that nobody has begun, in the order of `settings.py`. Fits need captions and captions
 need fits: when the sentences made again are there, the verdict with attempts is fitted; when its captions at some
-thresholds are, one is chosen; meanwhile the others make what needs no fit. What is made is packed every few
-seconds, so that nothing is lost when the time is over; started again it goes on. The packaged model's fits are
-made before, on any machine (README.md).
+thresholds are, one is chosen; then the same with drafts; meanwhile the others make what needs no fit. What is made
+is packed every few seconds, so that nothing is lost when the time is over; started again it goes on. The fits
+without drafts are made before (README.md).
 """
 
 from __future__ import annotations
@@ -23,14 +23,18 @@ from pathlib import Path
 from confirm.captions import PLACES
 from confirm.score import lines
 from confirm.settings import validation
-from confirm.verdicts import DATA, carry_out
+from confirm.verdicts import DATA, MODELS, carry_out
 from photographs.study import shared_gpu
 from seewhen.atomic import replacing
 
 STAGES = {
     "attempts": ("mark", "again"),
     "threshold": ("try",),
+    "drafts": ("mark", "again", "regular"),
+    "threshold-drafts": ("drafts4try",),
 }  # of `verdicts.py`, and the runs each is made of
+
+SHIPPED = ("attempts", "threshold")  # made before, on runs that are in the archive
 
 PAUSE, PACKED = 0.5, 15.0
 
@@ -50,8 +54,9 @@ class Study:
         self.brought = {path.name for path in given.out.glob("*.gz")}
         self.fits = given.out / "fits"
         self.fits.mkdir(exist_ok=True)
-        for stage in STAGES:
-            (self.fits / f"scenes.{stage}").touch()
+        for stage in SHIPPED:
+            for model in MODELS:
+                (self.fits / f"{model}.{stage}").touch()
         self.running = [self._workers("photo", given.processes), self._workers("scenes", given.scenes)]
 
     def _workers(self, model: str, processes: int) -> subprocess.Popen[bytes]:
@@ -67,7 +72,7 @@ class Study:
         ]
         command += ["--models", model, "--batch", self.given.batch if model == "photo" else 200]
         command += ["--processes", processes, "--seconds", self.given.seconds, "--fits", self.fits, "--only"]
-        command += ["photo"] if model == "photo" else ["scenes-test", "scenes-ablation"]
+        command += ["photo"] if model == "photo" else ["scenes"]
         command += ["--limit", self.given.limit] if self.given.limit else []
         return subprocess.Popen([str(part) for part in command], env=self.environment, start_new_session=True)
 
@@ -80,23 +85,22 @@ class Study:
             time.sleep(PAUSE)
 
     def _fit(self) -> None:
-        """The next fit, as soon as what it is made of is there."""
-        for stage, notes in STAGES.items():
-            made = self.fits / f"photo.{stage}"
-            if made.exists():
+        """The next fit of each model, as soon as what it is made of is there."""
+        for model in MODELS:
+            left = [stage for stage in STAGES if not (self.fits / f"{model}.{stage}").exists()]
+            if not left:
                 continue
-            wanted = [run for run in validation("photo") if run.note.startswith(notes)]
+            wanted = [run for run in validation(model) if (run.note or run.method).startswith(STAGES[left[0]])]
             if all((self.given.out / f"{run.name}.jsonl.gz").exists() for run in wanted):
-                fit_photo(stage, self.given.out, self.given.exam)
-                made.touch()
-            return
+                fit_model(left[0], model, self.given.out, self.given.exam)
+                (self.fits / f"{model}.{left[0]}").touch()
 
     def pack(self) -> None:
         """New runs and the fit in one file."""
         self.packed = time.monotonic()
         new = [path for path in sorted(self.given.out.glob("*.gz")) if path.name not in self.brought]
         with replacing(self.given.pack) as name, tarfile.open(name, "w") as archive:
-            for path in (*new, DATA / "verdict_photo.json"):
+            for path in (*new, *DATA.glob("verdict_*.json")):
                 archive.add(path, path.name)
 
     def close(self) -> None:
@@ -107,10 +111,10 @@ class Study:
         self.pack()
 
 
-def fit_photo(stage: str, runs: Path, exam: Path) -> None:
+def fit_model(stage: str, model: str, runs: Path, exam: Path) -> None:
     """A fit that cannot be made leaves the one that is there."""
     try:
-        carry_out(stage, "photo", runs, exam)
+        carry_out(stage, model, runs, exam)
     except Exception:  # the captions that need no fit are worth making all the same
         traceback.print_exc()
 

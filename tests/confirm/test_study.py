@@ -6,6 +6,7 @@ import json
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,6 +36,18 @@ def test_the_page_says_what_the_results_say(scores):
 
 def test_the_demonstration_shows_the_same_averages(scores):
     assert json.loads(page.AVERAGES.read_text("utf-8")) == json.loads(json.dumps(page.averages(scores)))
+
+
+def test_a_gain_is_read_between_two_thresholds_on_both_sides_of_regular_recall() -> None:
+    def row(recall: float, gain: float) -> dict[str, Any]:
+        return {"recall": {"difference": {"value": recall}}, "chair_i_unique": {"difference": {"value": -gain}}}
+
+    rows = {"mild": row(1.0, 10.0), "strict": row(-3.0, 18.0), "stricter": row(-5.0, 20.0)}
+    assert page._at_equal_recall(rows, "mild", "strict") == pytest.approx(
+        12.0
+    )  # three of four pictures have the mild one
+    assert page._at_equal_recall(rows, "strict", "stricter") is None
+    assert page._at_equal_recall(rows, "mild", "none") is None
 
 
 def test_every_run_has_a_name_of_its_own_and_a_method():

@@ -91,7 +91,7 @@ def test_the_promise_on_every_family(family, fast):
     kept(generate(family, confirm(threshold=0.0), fast=fast), 0.0)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     family=st.sampled_from(["llava", "qwen2_vl", "internvl", "smolvlm"]),
     seed=st.integers(0, 10**6),

@@ -12,7 +12,7 @@ there is read once more from its embeddings, and kept for all questions that fol
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -22,6 +22,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, StaticLayer
 from transformers.masking_utils import create_masks_for_generate
 
+from seewhen.decoding.drafting import Draft, Passes, drawn, marks_of, stream_of
 from seewhen.decoding.prefill import Prefill
 from seewhen.decoding.sending import sent
 from seewhen.decoding.sequence import ATTRIBUTE
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
     from seewhen.backbones.backbone import Backbone
     from seewhen.decoding.calls import Calls
     from seewhen.decoding.kept import Kept
-    from seewhen.decoding.sequence import CurrentStep
-    from seewhen.decoding.sequence import Sequence as Decoded
+    from seewhen.decoding.sequence import CachedSequence, CurrentStep
 
 Place = Literal["image", "prompt", "now"]
 
@@ -49,11 +49,19 @@ class Decoding(Protocol):
 class Aside:
     """Questions about one running sequence. Made by the decoding loop for methods with a judge."""
 
-    def __init__(self, session: Decoding, cache: Any, arrive: Callable[[], None] = lambda: None) -> None:
-        sequence: Decoded = getattr(cache, ATTRIBUTE)
+    def __init__(
+        self,
+        session: Decoding,
+        cache: Any,
+        arrive: Callable[[], None] = lambda: None,
+        longest: int = 0,
+        ends: Collection[int] = frozenset(),
+    ) -> None:
+        sequence: CachedSequence = getattr(cache, ATTRIBUTE)
         assert sequence.prefill is not None  # kept for methods with a judge
         self.sequence, self.prefill = sequence, sequence.prefill
         self._session, self._cache, self._backbone = session, cache, session.backbone
+        self.longest, self.ends = longest, ends  # the most tokens of an answer, and those that end one
         self._arrive = arrive  # sees to it that the cache holds the newest token
         self._plain = _is_plain(cache, self.prefill)
         self._read: dict[tuple[int, int], DynamicCache] = {}  # the prompt of a row up to a column, read again
@@ -118,6 +126,56 @@ class Aside:
             yield
         finally:
             current.step = step
+
+    # -- drafts ------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def drafts(self, rows: Sequence[int], count: int) -> dict[int, list[Draft]]:
+        """`count` further texts of each row's prompt, of up to `longest` tokens, without the one that ends it."""
+        if not rows:
+            return {}
+        if _is_prefix_lm(self.prefill):
+            raise UnsupportedMode(
+                "Drafts begin before the prompt's last token, which this model reads both ways.", "Use drafts=0."
+            )
+        marks = marks_of(self.prefill.embeds, self.prefill.image_mask)
+        streams = [[stream_of(marks[row], number) for number in range(count)] for row in rows]
+        with self._bare():
+            groups = [list(range(len(rows)))] if self._plain else [[place] for place in range(len(rows))]
+            found: dict[int, list[Draft]] = {}
+            for places in groups:
+                some, last = [rows[place] for place in places], self.prefill.embeds[:, -1:]
+                index = sent([row for row in some for _ in range(count)], last.device)
+                passes = self._begun(index) if self._plain else self._begun_alone(some[0], count)
+                keys = sent([stream for place in places for stream in streams[place]], last.device)
+                texts = drawn(passes, last[index], keys, self.longest, self.ends)
+                found |= {row: texts[n * count : (n + 1) * count] for n, row in enumerate(some)}
+            return found
+
+    def _begun(self, index: Tensor) -> Passes:
+        """Before the prompt's last token, on copies of the running columns of the rows `index`."""
+        width = self.prefill.embeds.shape[1] - 1
+        cache = DynamicCache(config=self._backbone.decoder.config)
+        for number, layer in enumerate(self._cache.layers):
+            place = index.to(layer.keys.device)
+            cache.update(layer.keys[place, :, :width], layer.values[place, :, :width], number)
+        positions = self.prefill.position_ids[..., -1:]
+        positions = positions.expand(*positions.shape[:-2], len(self.prefill.embeds), 1)
+        return Passes(self._backbone, cache, ~self._unseen(width)[index], positions[..., index, :])
+
+    def _begun_alone(self, row: int, count: int) -> Passes:
+        """The same for one row whose layers keep no columns: its prompt is read again, once for all drafts."""
+        width = self.prefill.embeds.shape[1] - 1
+        if (row, width) not in self._read:
+            self._read[row, width] = self._read_again(row, width)
+        cache = copy.deepcopy(self._read[row, width])
+        cache.reorder_cache(torch.zeros(count, dtype=torch.long, device=self.prefill.embeds.device))
+        length = width - int(self.prefill.padding[row].sum())
+        seen = torch.ones(count, length, dtype=torch.bool, device=self.prefill.embeds.device)
+        positions = self.prefill.position_ids[..., row : row + 1, -1:]
+        return Passes(self._backbone, cache, seen, positions.expand(*positions.shape[:-2], count, 1))
+
+    # -- questions ---------------------------------------------------------------------------------------------
 
     def _end(self, row: int, after: Place) -> int:
         """The column before which a question of this row begins."""

@@ -18,7 +18,7 @@ from seewhen.decoding.wider_prompts import widened_decode_mask, widened_mask
 from seewhen.errors import UnsupportedMode
 
 if TYPE_CHECKING:
-    from seewhen.decoding.sequence import Sequence
+    from seewhen.decoding.sequence import CachedSequence
 
 # Kinds of layers (keys of a dictionary of masks) with attention columns; the others are recurrent.
 _ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
@@ -64,7 +64,7 @@ class SamePrompt(Branch):
 
 
 def prefill_arguments(
-    kwargs: dict[str, Any], prefill: Prefill, built: list[BranchRows], sequence: Sequence
+    kwargs: dict[str, Any], prefill: Prefill, built: list[BranchRows], sequence: CachedSequence
 ) -> dict[str, Any]:
     """The decoder's prefill arguments with the branch rows appended; sets the sequence's row state."""
     padding = torch.cat([prefill.padding, *(rows.padding for rows in built)])
@@ -89,7 +89,7 @@ def _with_extras(own: Any, added: list[Any]) -> Any:
     return [torch.cat(parts) for parts in zip(own, *added, strict=True)]
 
 
-def _prefill_mask(mask: Any, padding: Tensor, built: list[BranchRows], sequence: Sequence) -> Any:
+def _prefill_mask(mask: Any, padding: Tensor, built: list[BranchRows], sequence: CachedSequence) -> Any:
     if _plain(mask):
         return ~padding  # the decoder makes its own masks from it
     masks = mask if isinstance(mask, dict) else {"full_attention": mask}
@@ -104,7 +104,7 @@ def _plain(mask: Any) -> bool:
 
 
 def _ready_mask(
-    kind: str, masks: dict[str, Any], padding: Tensor, built: list[BranchRows], sequence: Sequence
+    kind: str, masks: dict[str, Any], padding: Tensor, built: list[BranchRows], sequence: CachedSequence
 ) -> Tensor:
     """The mask of one kind of layer, which goes to the layers as it is."""
     mask = masks[kind]
@@ -148,7 +148,7 @@ def _reordered(visible: Tensor, rows: BranchRows) -> Tensor:
     return (moved & ~rows.padding[:, None, None]) | itself
 
 
-def _near(kind: str, mask: Tensor, sequence: Sequence) -> Tensor:
+def _near(kind: str, mask: Tensor, sequence: CachedSequence) -> Tensor:
     """Which columns lie in the sliding window of which position, (n, n)."""
     window = getattr(sequence.backbone.text_config, "sliding_window", None)
     if kind != "sliding_attention" or window is None:
@@ -165,7 +165,7 @@ def _padded_columns(visible: Tensor, columns: int) -> Tensor:
     return torch.nn.functional.pad(visible, (0, columns - visible.shape[-1]))
 
 
-def decode_arguments(kwargs: dict[str, Any], sequence: Sequence, past: int | Tensor) -> dict[str, Any]:
+def decode_arguments(kwargs: dict[str, Any], sequence: CachedSequence, past: int | Tensor) -> dict[str, Any]:
     """The decoder's arguments of a single-token step with the branch rows appended."""
     assert sequence.hidden is not None and sequence.shift is not None
     rows, repeats = sequence.rows, 1 + sequence.branches
@@ -184,7 +184,7 @@ def decode_arguments(kwargs: dict[str, Any], sequence: Sequence, past: int | Ten
     return kwargs
 
 
-def _decode_mask(mask: Any, sequence: Sequence, past: int | Tensor) -> Any:
+def _decode_mask(mask: Any, sequence: CachedSequence, past: int | Tensor) -> Any:
     hidden = sequence.hidden
     assert hidden is not None
     if sequence.widened:
@@ -199,7 +199,7 @@ def _decode_mask(mask: Any, sequence: Sequence, past: int | Tensor) -> Any:
     return _decode_part("full_attention", mask, sequence, past)
 
 
-def _decode_part(kind: str, mask: Tensor | None, sequence: Sequence, past: int | Tensor) -> Tensor | None:
+def _decode_part(kind: str, mask: Tensor | None, sequence: CachedSequence, past: int | Tensor) -> Tensor | None:
     """A mask of one token that goes to the layers as it is."""
     hidden = sequence.hidden
     assert hidden is not None

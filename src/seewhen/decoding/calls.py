@@ -19,7 +19,7 @@ from torch import Tensor
 from seewhen.errors import UnsupportedMode
 
 if TYPE_CHECKING:
-    from seewhen.decoding.sequence import Sequence
+    from seewhen.decoding.sequence import CachedSequence
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Call:
     inputs: dict[str, Any] = field(default_factory=dict)
     placement: object = None
     options: dict[str, Any] = field(default_factory=dict)  # arguments that are the method's own
-    sequence: Sequence | None = None
+    sequence: CachedSequence | None = None
     notes: list[str] = field(default_factory=list)
     steps: Tensor | None = None  # (rows, tokens): the pass that made each token, where some were taken back
     told: list[dict[str, Any]] = field(default_factory=list)  # what a judge tells of each row

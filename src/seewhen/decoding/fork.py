@@ -1,15 +1,15 @@
 """Going both ways at a gate, and finding out at the end of the pass which way was right.
 
-A gate reads the whole head from memory. But the end of a pass reads it anyway, for thirty rows at the price of
-one. So in the last layers each gate is left undecided: the rows go on twice, closed and open, and the last reading
-of the head gives the logits of all paths and the entropies of all gates' states. Then the gates are decided in
-their order, and each row keeps what its path made. Nothing is guessed: every gate sees the state it would have
-seen, and all its words.
+A gate reads the whole head from memory. But the end of a pass reads it anyway, for sixty rows at nearly the price
+of one. So in the last layers each gate is left undecided: the rows go on twice, closed and open, and the last
+reading of the head gives the logits of all paths and the entropies of all gates' states. Then the gates are
+decided in their order, and each row keeps what its path made. Nothing is guessed: every gate sees the state it
+would have seen, and all its words.
 
 Rows: main and branch rows as ever, then forks of the main rows. At the gate number `j` there are `2^j` paths. Path
 `p` has gate `i` open where bit `i` of `p` is set; its rows stand at `held + (p - 1) * main`, those of path 0 in
 front. The first forked layer's keys and values are the same on both paths. Later ones differ in the newest token,
-and wait beside the cache until the path is known.
+and wait beside the cache until the path is known. All paths of a row read its other keys and values once.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Fork:
     held: int  # main and branch rows
     states: list[Tensor] = field(default_factory=list)  # (paths * main, d) before each gate so far
     rules: list[tuple[Gate, RunningEntropy | None, Tensor]] = field(default_factory=list)
+    angles: tuple[Tensor, ...] = ()  # rotary angles of the rows of all paths, where rows differ in them
 
     def main(self, rows: Tensor) -> Tensor:
         """The rows of all paths among all rows."""
@@ -72,9 +73,10 @@ class Fork:
         rows = torch.cat([hidden, self.main(hidden)])
         angles = kwargs.get("position_embeddings")
         if angles is not None and angles[0].shape[0] > 1:
-            main = self.recorder.rows
-            times = (len(rows) - self.held) // main
-            kwargs = {**kwargs, "position_embeddings": tuple(torch.cat([a, *[a[:main]] * times]) for a in angles)}
+            if not self.angles:
+                main, forks = self.recorder.rows, 2 ** len(self.forked.layers) - 1
+                self.angles = tuple(torch.cat([a, *[a[:main]] * forks]) for a in angles)
+            kwargs = {**kwargs, "position_embeddings": tuple(a[: len(rows)] for a in self.angles)}
         return ((rows, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": rows})
 
     def own(self, keys: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -90,7 +92,7 @@ class Fork:
         """Logits (rows, 1, words) of the paths taken, of the last states `x` (rows of all paths, 1, d)."""
         from seewhen.decoding.kernels import cache_kernel, fork_kernel, gate_kernel
 
-        logits, parts = fork_kernel.logits_and_parts(x[:, -1], torch.cat(self.states), head)
+        logits, parts = fork_kernel.logits_and_parts(x[:, -1], self.states, head)
         path = torch.empty(self.recorder.rows, dtype=torch.int32, device=x.device)
         first = 0
         for fork, (layer, states, rule) in enumerate(

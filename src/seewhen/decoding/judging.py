@@ -82,7 +82,7 @@ class JudgedCall:
         self.logits: list[list[Tensor]] = [[] for _ in prompt]  # of each row's tokens, where they are asked for
         self.scores: list[list[Tensor]] = [[] for _ in prompt]
         self.saved = Saved(aside.sequence, stepper.cache)
-        self.ends = frozenset(int(id) for c in _ends(choosing.criteria) for id in c.eos_token_id.flatten())
+        self.ends = end_tokens(choosing.criteria)
         self.rules = [c for c in choosing.criteria if not isinstance(c, MaxLengthCriteria | EosTokenCriteria)]
 
     def decode(self, logits: Tensor) -> Any:
@@ -262,8 +262,10 @@ def most_steps(longest: int, budget: float) -> int:
     return max(longest, int(budget * longest))
 
 
-def _ends(criteria: Any) -> list[EosTokenCriteria]:
-    return [criterion for criterion in criteria if isinstance(criterion, EosTokenCriteria)]
+def end_tokens(criteria: Any) -> frozenset[int]:
+    """The tokens that end an answer."""
+    ends = [criterion for criterion in criteria if isinstance(criterion, EosTokenCriteria)]
+    return frozenset(int(token) for criterion in ends for token in criterion.eos_token_id.flatten())
 
 
 def _by_step(rows: list[list[Tensor]], steps: int) -> tuple[Tensor, ...] | None:
@@ -339,7 +341,7 @@ def check_room(session: Session, cache: Any, length: int) -> None:
 def judged(session: Session, prompt: Tensor, choosing: Choosing, stepper: Stepper, logits: Tensor) -> Any:
     """Decode to the end with the session's judge."""
     longest = choosing.config.max_length - prompt.shape[1]
-    aside = Aside(session, stepper.cache, stepper.arrive)
+    aside = Aside(session, stepper.cache, stepper.arrive, longest, end_tokens(choosing.criteria))
     length = aside.sequence.prompt_length + most_steps(longest, session.parts.budget)
     check_window(session, length)
     check_room(session, stepper.cache, length)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from seewhen.backbones.backbone import Backbone
     from seewhen.decoding.aside import Aside
     from seewhen.decoding.judge import Judge
-    from seewhen.decoding.sequence import Sequence
+    from seewhen.decoding.sequence import CachedSequence
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Logits:
 
     main: Tensor  # (rows, vocabulary), float32
     branches: tuple[Tensor, ...]
-    sequence: Sequence
+    sequence: CachedSequence
     scratch: tuple[dict[str, Any], ...]  # of the step's interventions, in order
 
 

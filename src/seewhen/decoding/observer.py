@@ -12,12 +12,13 @@ from torch import Tensor
 from seewhen.backbones.backbone import Backbone
 from seewhen.decoding.attention_call import AttentionCall
 from seewhen.decoding.prefill import Prefill
-from seewhen.decoding.sequence import Intervention, Sequence, Step
+from seewhen.decoding.sequence import CachedSequence, Intervention, Step
 from seewhen.decoding.tilted_attention import Relevance
 from seewhen.equations.when import entropy
 from seewhen.equations.where import cosine_to_units, unit
 
 _LENS_ROWS = 128  # states that go through the head together: as many rows of logits are held at once
+_ENTROPY_ROWS = 8  # of those, whose entropy is read together: what lies between its steps stays in a core's cache
 _WAITING = 4096  # states that may wait for it
 
 
@@ -63,7 +64,7 @@ class Observer(Intervention):
         """All softmax layers, to look at their attention."""
         return frozenset(backbone.softmax_layers)
 
-    def begin(self, sequence: Sequence, prefill: Prefill) -> Seen:
+    def begin(self, sequence: CachedSequence, prefill: Prefill) -> Seen:
         """Declare the buffers."""
         recorder, rows = sequence.recorder, sequence.rows
         tokens = sequence.image.columns.shape[1]
@@ -115,7 +116,7 @@ class Observer(Intervention):
         if not step.sequence.growing or sum(map(_rows, memory.waiting)) >= _WAITING:
             self.complete(step.sequence, memory)
 
-    def complete(self, sequence: Sequence, memory: Seen, passes: Tensor | None = None) -> None:
+    def complete(self, sequence: CachedSequence, memory: Seen, passes: Tensor | None = None) -> None:
         """The entropies that wait."""
         waiting, memory.waiting = memory.waiting, []
         if passes is not None:  # of tokens that were taken back nobody wants to know
@@ -127,7 +128,9 @@ class Observer(Intervention):
         places = [(layer, outputs.step) for outputs in waiting for layer in outputs.layers]
         states = torch.cat([outputs.states.to(device) for outputs in waiting])
         for start, some in zip(range(0, len(places), together), states.split(together), strict=True):
-            values = entropy(sequence.backbone.lens(some), self.entropy_base)
+            logits = sequence.backbone.lens(some)
+            parts = logits.split(_ENTROPY_ROWS) if logits.device.type == "cpu" else (logits,)
+            values = torch.cat([entropy(part, self.entropy_base) for part in parts])
             for value, (layer, step) in zip(values, places[start : start + together], strict=True):
                 sequence.recorder.write("entropy", value, layer, step)
 

@@ -7,6 +7,10 @@ import math
 import torch
 from torch import Tensor
 
+from seewhen.equations.when import entropy
+
+_RUNNERS = 5  # runner-up tokens kept in a full trace
+
 
 class Recorder:
     """Fixed-shape device buffers of what happened at each step.
@@ -52,6 +56,23 @@ class Recorder:
         if entropy is not None and threshold is not None:
             self.write("entropy", entropy, layer - 1)
             self.write("threshold", threshold, layer)
+
+    def write_logits(self, main: Tensor, scores: Tensor, base: float, first: bool) -> None:
+        """The likeliest tokens by `scores`, and the last layer's entropy; in a replay all of both."""
+        runners = min(_RUNNERS, main.shape[-1])
+        if first:
+            self.declare("entropy", (self.rows, self.layers))
+            self.declare("top_ids", (self.rows, runners))
+            self.declare("top_log_probs", (self.rows, runners))
+            if self.level == "replay":
+                self.declare("logits", (self.rows, main.shape[-1]))
+                self.declare("scores", (self.rows, main.shape[-1]))
+        values, ids = torch.log_softmax(scores, dim=-1).topk(runners, dim=-1)
+        self.write("top_ids", ids)
+        self.write("top_log_probs", values)
+        self.write("logits", main)
+        self.write("scores", scores)
+        self.write("entropy", entropy(main, base), self.layers - 1)
 
     def copied(self) -> Recorder:
         """The same records at addresses of their own."""

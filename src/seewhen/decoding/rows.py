@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seewhen.decoding.sequence import Sequence
+from seewhen.decoding.sequence import CachedSequence
 
 
 class Saved:
     """The state of each row when it was last kept."""
 
-    def __init__(self, sequence: Sequence, cache: Any) -> None:
+    def __init__(self, sequence: CachedSequence, cache: Any) -> None:
         self._sequence, self._cache = sequence, cache
         self._kept: list[Tensor] = []
 

@@ -1,6 +1,6 @@
 """What one generation carries from its prefill to its last token.
 
-A `Sequence` belongs to one key-value cache and is found through it, so that nested calls, threads and
+A `CachedSequence` belongs to one key-value cache and is found through it, so that nested calls, threads and
 several caches on one model never meet. A `Step` is one forward pass. An `Intervention` is what a method does in
 it: a frozen description whose memory is made at prefill and lives on the sequence, and whose values of one pass
 live on the step. It never keeps anything on itself or on the model.
@@ -9,6 +9,7 @@ live on the step. It never keeps anything on itself or on the model.
 from __future__ import annotations
 
 import threading
+import weakref
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -50,7 +51,7 @@ class Intervention:
         """Layers whose attention mask `edit_mask` edits."""
         return frozenset()
 
-    def begin(self, sequence: Sequence, prefill: Prefill) -> Any:
+    def begin(self, sequence: CachedSequence, prefill: Prefill) -> Any:
         """Called once per sequence, before the prefill runs. Returns the memory."""
         return None
 
@@ -74,7 +75,7 @@ class Intervention:
         """Return the edited attention mask; `shape` is (queries, columns)."""
         return mask
 
-    def undecided(self, sequence: Sequence) -> tuple[int, ...]:
+    def undecided(self, sequence: CachedSequence) -> tuple[int, ...]:
         """Layers that it gates and edits, whose gates may be decided at the end of a step: see `fork.py`."""
         return ()
 
@@ -82,7 +83,7 @@ class Intervention:
         """Place hooks of your own (on an MLP, say), return their handles; `current.step` is the running step."""
         return []
 
-    def complete(self, sequence: Sequence, memory: Any, passes: Tensor | None = None) -> None:
+    def complete(self, sequence: CachedSequence, memory: Any, passes: Tensor | None = None) -> None:
         """Record what was left for the end of the call; `passes` (rows, tokens) are those of tokens that stay."""
 
     def state(self, memory: Any) -> tuple[Tensor, ...]:
@@ -107,7 +108,7 @@ class CurrentStep:
 
 
 @dataclass
-class Sequence:
+class CachedSequence:
     """The state of one batch of sequences: `rows` main rows, each with `branches` extra rows."""
 
     backbone: Backbone
@@ -130,7 +131,7 @@ class Sequence:
     taken_back: Tensor | None = None  # (rows, columns), bool: columns of tokens that were taken back
     forked: Forked | None = None  # gates that are decided at the end of a step, where its cache allows it
 
-    def kept(self) -> Sequence:
+    def kept(self) -> CachedSequence:
         """A copy whose records stay when a captured step goes on to write to this one's addresses."""
         image = ImageColumns(self.image.columns.clone(), self.image.valid.clone())
         return replace(self, recorder=self.recorder.copied(), image=image)
@@ -152,6 +153,19 @@ class Sequence:
                 self.hidden = torch.nn.functional.pad(self.hidden, (0, width - self.hidden.shape[1]))
             for branch in range(1 + self.branches):
                 self.hidden[branch * self.rows + row, columns] = True
+
+    def follow(self, cache: Any) -> None:
+        """Let the cache carry this sequence, and follow the cache through beam search."""
+        reorder = type(cache).reorder_cache
+        # Weak, or the cache would hold itself and live until the garbage collector finds the circle.
+        bound = weakref.ref(cache)
+
+        def reorder_cache(beam_idx: Tensor) -> None:
+            reorder(bound(), self.all_index(beam_idx))
+            self.reorder(beam_idx)
+
+        setattr(cache, ATTRIBUTE, self)
+        cache.reorder_cache = reorder_cache
 
     def reorder(self, index: Tensor) -> None:
         """Beam search picked the main rows `index`; take all per-row state along."""
@@ -201,7 +215,7 @@ class Tables:
 class Step:
     """One forward pass over a sequence. `scratch[i]` belongs to intervention `i` and dies with the pass."""
 
-    def __init__(self, sequence: Sequence, prefill: Prefill | None) -> None:
+    def __init__(self, sequence: CachedSequence, prefill: Prefill | None) -> None:
         self.sequence = sequence
         self.prefill = prefill
         self.scratch: list[dict[str, Any]] = [{} for _ in sequence.interventions]

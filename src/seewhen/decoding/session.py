@@ -11,7 +11,6 @@ import copy
 import math
 import os
 import warnings
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,16 +28,14 @@ from seewhen.decoding.kept import Kept
 from seewhen.decoding.method import Logits, Method, Parts
 from seewhen.decoding.prefill import ImageColumns, Prefill
 from seewhen.decoding.recorder import Recorder
-from seewhen.decoding.sequence import ATTRIBUTE, CurrentStep, Intervention, Sequence, Step, Tables
+from seewhen.decoding.sequence import ATTRIBUTE, CachedSequence, CurrentStep, Intervention, Step, Tables
 from seewhen.decoding.stepping import Course
 from seewhen.decoding.wider_prompts import widen
-from seewhen.equations.when import entropy
 from seewhen.errors import InvalidMethod, UnsupportedMode, UnsupportedModel
 
 # Decoder arguments with rows or per-row content beside embeddings, mask and positions.
 _EXTRAS = ("visual_pos_masks", "deepstack_visual_embeds")
 _FIRST_CAPACITY = 64
-_RUNNERS = 5  # runner-up tokens kept in a full trace
 _ATTACHED = "_seewhen_session"
 
 
@@ -84,7 +81,7 @@ class Session:
                 )
 
     @property
-    def last(self) -> Sequence | None:
+    def last(self) -> CachedSequence | None:
         """The sequence of this thread's running call, or of the one that ended last."""
         return self.calls.current.sequence
 
@@ -148,7 +145,7 @@ class Session:
         kwargs.pop("input_ids", None)
         forget()
         cache = kwargs.get("past_key_values")
-        sequence: Sequence | None = getattr(cache, ATTRIBUTE, None)
+        sequence: CachedSequence | None = getattr(cache, ATTRIBUTE, None)
         new_tokens = kwargs["inputs_embeds"].shape[1]
         if sequence is not None and sequence.placement is not self.placement:
             raise left_early(self.method.name)
@@ -203,7 +200,7 @@ class Session:
             kwargs = prefill_arguments(kwargs, prefill, built, sequence)
         sequence.memories = [i.begin(sequence, prefill) for i in self.interventions]
         if cache is not None:
-            _bind(cache, sequence)
+            sequence.follow(cache)
         self.calls.current.sequence = sequence
         return Step(sequence, prefill), kwargs
 
@@ -236,12 +233,12 @@ class Session:
                 return ids if ids.shape[0] == rows else ids.repeat_interleave(rows // ids.shape[0], dim=0)
         return None
 
-    def _sequence(self, prefill: Prefill, cache: Any) -> Sequence:
+    def _sequence(self, prefill: Prefill, cache: Any) -> CachedSequence:
         rows, length = prefill.embeds.shape[:2]
         limit = _static_limit(cache)
         capacity = _FIRST_CAPACITY if limit is None else _rounded(limit - length + 2)
         recorder = Recorder(self.level, rows, self.backbone.num_layers, capacity, prefill.embeds.device)
-        return Sequence(
+        return CachedSequence(
             backbone=self.backbone,
             interventions=self.interventions,
             rows=rows,
@@ -273,7 +270,7 @@ class Session:
                 step.recorder.declare("changed", (rows,), fill=False)
             step.recorder.write("changed", scores.argmax(dim=-1) != main.argmax(dim=-1))
         if step.recorder.full:
-            _record_logits(step, main, scores, self.entropy_base)
+            step.recorder.write_logits(main, scores, self.entropy_base, first=step.prefill is not None)
         self.current.step = None
         if self.parts.rule is None and not sequence.branches:
             return output
@@ -284,7 +281,7 @@ class Session:
 
 def _stop(placement: object, method: Method) -> Any:
     def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-        sequence: Sequence | None = getattr(kwargs.get("past_key_values"), ATTRIBUTE, None)
+        sequence: CachedSequence | None = getattr(kwargs.get("past_key_values"), ATTRIBUTE, None)
         if sequence is not None and sequence.placement is placement:
             raise left_early(method.name)
 
@@ -326,39 +323,6 @@ def _static_limit(cache: Any) -> int | None:
     """Columns of a static cache; None for caches that grow."""
     limits = [getattr(layer, "max_cache_len", 0) for layer in getattr(cache, "layers", ())]
     return max(limits, default=0) or None
-
-
-def _bind(cache: Any, sequence: Sequence) -> None:
-    """Let the cache carry the sequence, and the sequence follow the cache through beam search."""
-    reorder = type(cache).reorder_cache
-    # Weak, or the cache would hold itself and live until the garbage collector finds the circle.
-    bound = weakref.ref(cache)
-
-    def reorder_cache(beam_idx: Tensor) -> None:
-        reorder(bound(), sequence.all_index(beam_idx))
-        sequence.reorder(beam_idx)
-
-    setattr(cache, ATTRIBUTE, sequence)
-    cache.reorder_cache = reorder_cache
-
-
-def _record_logits(step: Step, main: Tensor, scores: Tensor, base: float) -> None:
-    recorder, rows = step.recorder, step.sequence.rows
-    layers = recorder.layers
-    runners = min(_RUNNERS, main.shape[-1])
-    if step.prefill is not None:
-        recorder.declare("entropy", (rows, layers))
-        recorder.declare("top_ids", (rows, runners))
-        recorder.declare("top_log_probs", (rows, runners))
-        if recorder.level == "replay":
-            recorder.declare("logits", (rows, main.shape[-1]))
-            recorder.declare("scores", (rows, main.shape[-1]))
-    values, ids = torch.log_softmax(scores, dim=-1).topk(runners, dim=-1)
-    recorder.write("top_ids", ids)
-    recorder.write("top_log_probs", values)
-    recorder.write("logits", main)
-    recorder.write("scores", scores)
-    recorder.write("entropy", entropy(main, base), layers - 1)
 
 
 def _check_attachable(model: nn.Module) -> None:

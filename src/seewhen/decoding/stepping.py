@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 if TYPE_CHECKING:
-    from seewhen.decoding.sequence import Sequence
+    from seewhen.decoding.sequence import CachedSequence
 
 
 class Stepper(Protocol):
@@ -90,9 +90,9 @@ class Course:
     tokens: list[int]
     logits: tuple[Tensor, ...]  # (1, vocabulary) each
     cache: Any
-    sequence: Sequence
+    sequence: CachedSequence
 
-    def begins_like(self, logits: Tensor, sequence: Sequence) -> bool:
+    def begins_like(self, logits: Tensor, sequence: CachedSequence) -> bool:
         """Whether it is the same prompt, bit for bit, watched in the same way."""
         watched = self.sequence.recorder.buffers.keys() == sequence.recorder.buffers.keys()
         return watched and torch.equal(self.logits[0], logits)
@@ -103,7 +103,7 @@ class Following(Growing):
     """Goes along a course as long as the same tokens are fed, without a pass; then on from there."""
 
     course: Course = field(kw_only=True)
-    sequence: Sequence = field(kw_only=True)
+    sequence: CachedSequence = field(kw_only=True)
     along: int = 0  # passes that were not made
     left: bool = False
 

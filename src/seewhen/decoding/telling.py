@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from seewhen.decoding.method import Method, Parts
-    from seewhen.decoding.sequence import Sequence
+    from seewhen.decoding.sequence import CachedSequence
 
 
 PASSED = "no image in the prompt: passed through unchanged"
 UNCHANGED = "nothing was changed: the model decodes as it is"
 
 
-def placed(method: Method, parts: Parts, sequence: Sequence) -> tuple[str, ...]:
+def placed(method: Method, parts: Parts, sequence: CachedSequence) -> tuple[str, ...]:
     """What `method` does to this call, or why it does nothing."""
     if not any((parts.interventions, parts.branches, parts.rule, parts.judge)):
         return (UNCHANGED,)

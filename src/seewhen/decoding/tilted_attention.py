@@ -13,7 +13,7 @@ from seewhen.backbones.backbone import Backbone
 from seewhen.decoding.attention_call import AttentionCall
 from seewhen.decoding.kernels.availability import kernels_run_on
 from seewhen.decoding.prefill import Prefill, pad_rows
-from seewhen.decoding.sequence import Intervention, Sequence, Step
+from seewhen.decoding.sequence import CachedSequence, Intervention, Step
 from seewhen.equations import tilt, when, where
 
 RelevanceForm = Literal["sigmoid", "shifted", "uniform"]
@@ -103,7 +103,7 @@ class Tilt(Intervention):
         """The tilted layers."""
         return frozenset(self.layers)
 
-    def begin(self, sequence: Sequence, prefill: Prefill) -> _Memory:
+    def begin(self, sequence: CachedSequence, prefill: Prefill) -> _Memory:
         """Allocate the gate's history and the trace buffers."""
         recorder, rows = sequence.recorder, sequence.rows
         memory = _Memory(features=None, present=sequence.image.valid.any(dim=1))
@@ -179,7 +179,7 @@ class Tilt(Intervention):
         history.update(uncertainty.to(history.mean.device))
         return threshold
 
-    def undecided(self, sequence: Sequence) -> tuple[int, ...]:
+    def undecided(self, sequence: CachedSequence) -> tuple[int, ...]:
         """All layers of a plain gated tilt that our kernels serve."""
         plain = type(self) is Tilt and self.gate is not None and self.kl_budget is None
         head = sequence.backbone.head

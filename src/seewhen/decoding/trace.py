@@ -35,7 +35,7 @@ from torch import Tensor
 from seewhen.backbones.grids import ImageGrid
 from seewhen.decoding import stored_trace, telling
 from seewhen.decoding.naming import name_in
-from seewhen.decoding.sequence import Sequence
+from seewhen.decoding.sequence import CachedSequence
 from seewhen.lazy import provided
 
 
@@ -76,7 +76,7 @@ class Trace:
     @classmethod
     def of(
         cls,
-        sequence: Sequence,
+        sequence: CachedSequence,
         method: dict[str, Any],
         tokens: Tensor,
         eos: frozenset[int],
@@ -256,7 +256,7 @@ def answer_length(tokens: list[int], ends: frozenset[int], padding: int | None =
     return length
 
 
-def _tilted_layers(sequence: Sequence) -> tuple[int, ...]:
+def _tilted_layers(sequence: CachedSequence) -> tuple[int, ...]:
     from seewhen.decoding.tilted_attention import Tilt
 
     layers = {layer for i in sequence.interventions if isinstance(i, Tilt) for layer in i.layers}

@@ -19,7 +19,7 @@ from seewhen.errors import UnsupportedMode
 if TYPE_CHECKING:
     from seewhen.backbones.backbone import Backbone
     from seewhen.decoding.prefill import BranchRows, Prefill
-    from seewhen.decoding.sequence import Sequence
+    from seewhen.decoding.sequence import CachedSequence
 
 
 def widen(prefill: Prefill, built: list[BranchRows], cache: Any, backbone: Backbone) -> int:
@@ -63,7 +63,9 @@ def _lengthen(cache: Any, extra: int, window: int | None) -> None:
             layer.max_cache_len = min(window, limit + extra)
 
 
-def widened_mask(kwargs: dict[str, Any], prefill: Prefill, built: list[BranchRows], sequence: Sequence) -> Any:
+def widened_mask(
+    kwargs: dict[str, Any], prefill: Prefill, built: list[BranchRows], sequence: CachedSequence
+) -> Any:
     """The mask of a widened prompt: a plain one for the decoder to go on from, or the model's special one."""
     given, seen = kwargs.get("attention_mask"), ~torch.cat([prefill.padding, *(rows.padding for rows in built)])
     if given is None or (isinstance(given, Tensor) and given.dim() == 2):
@@ -81,7 +83,7 @@ def widened_mask(kwargs: dict[str, Any], prefill: Prefill, built: list[BranchRow
     )
 
 
-def _token_types(prefill: Prefill, built: list[BranchRows], sequence: Sequence) -> Tensor | None:
+def _token_types(prefill: Prefill, built: list[BranchRows], sequence: CachedSequence) -> Tensor | None:
     """Token types of all rows, for the families whose mask depends on them; inserted tokens are text."""
     given = prefill.inputs.get("token_type_ids")
     if not isinstance(given, Tensor):
@@ -92,7 +94,7 @@ def _token_types(prefill: Prefill, built: list[BranchRows], sequence: Sequence) 
     return torch.cat([main, *others])
 
 
-def widened_decode_mask(mask: Any, sequence: Sequence, past: int | Tensor) -> Tensor:
+def widened_decode_mask(mask: Any, sequence: CachedSequence, past: int | Tensor) -> Tensor:
     """The plain mask of a single-token step; the decoder makes its own masks from it.
 
     A single text token sees all before it, in every family, so nothing special is lost.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from seewhen.decoding.prefill import Prefill, pad_rows
-from seewhen.decoding.sequence import Sequence, Step
+from seewhen.decoding.sequence import CachedSequence, Step
 from seewhen.decoding.tilted_attention import Targets, Tilt, _Memory
 from seewhen.equations.when import entropy
 
@@ -33,7 +33,7 @@ class LeakyTilt(Tilt):
 
     rows_apart: ClassVar[bool] = False  # one length of the prompt for all rows
 
-    def begin(self, sequence: Sequence, prefill: Prefill) -> _LeakMemory:
+    def begin(self, sequence: CachedSequence, prefill: Prefill) -> _LeakMemory:
         """Also remember the prompt's length."""
         plain = super().begin(sequence, prefill)
         length = torch.full((1,), sequence.prompt_length, device=prefill.embeds.device)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from seewhen.decoding.judge import Judge
 
 _SOURCE = "seewhen; docs/confirm.md"
+MOST_DRAFTS = 16
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,10 @@ class Confirm(Method):
         str,
         "a file of `seewhen calibrate confirm` (`confirm:FILE.json`); auto: the packaged models' own, else asking",
     ] = "auto"
+    drafts: Annotated[
+        int,
+        "texts drawn of the prompt: what they name counts, and sentences of theirs replace denied ones",
+    ] = 0
     budget: Annotated[float, "decoding steps per token of the longest answer, those taken back included"] = 2.0
 
     def __post_init__(self) -> None:
@@ -80,6 +85,8 @@ class Confirm(Method):
             raise InvalidMethod(f"confirm: retries={self.retries}.", "Use 0 (the answer ends) or more.")
         if not 1 <= self.budget < math.inf:
             raise InvalidMethod(f"confirm: budget={self.budget}.", "Use 1 (nothing may be made again) or more.")
+        if not 0 <= self.drafts <= MOST_DRAFTS:
+            raise InvalidMethod(f"confirm: drafts={self.drafts}.", f"Use 0 (none) to {MOST_DRAFTS}; 4 is usual.")
         if self.on_denied not in ("again", "stop", "mark"):
             raise InvalidMethod(f"confirm: on_denied={self.on_denied!r}.", "Use 'again', 'stop' or 'mark'.")
         check_template(self.question)
@@ -105,7 +112,11 @@ class Confirm(Method):
                 "confirm: it reads the model's words and needs its tokenizer.",
                 "Use seewhen.generate, or attach(model, method.prepare(processor.tokenizer)).",
             )
-        verdict = verdict_named(self.verdict, backbone.model)
+        verdict = verdict_named(self.verdict, backbone.model, drafts=self.drafts > 0)
+        if verdict.wants_drafts and not self.drafts:
+            raise InvalidMethod(
+                f"confirm: the verdict {self.verdict} was fitted with drafts.", "Use drafts=4, or fit one without."
+            )
         threshold = log_odds_of(verdict.threshold) if self.threshold is None else self.threshold
         if verdict == Verdict() and self.on_denied != "mark":
             self._warn_if_weak(backbone)

@@ -51,6 +51,15 @@ class Sentence:
     places: tuple[int, ...] = ()  # the token where each mention begins
 
 
+@dataclass(frozen=True)
+class Spare:
+    """A sentence of a draft, which can be said instead of one that is taken back."""
+
+    tokens: tuple[Any, ...]
+    objects: frozenset[str]
+    first: bool  # it begins a text
+
+
 class Decision(NamedTuple):
     """What becomes of a sentence, and of the answer."""
 
@@ -80,7 +89,10 @@ class Answer:
     attempts: int = 0  # at the sentence that is being made
     blamed: set[str] = field(default_factory=set)  # objects it was taken back for
     tried: list[tuple[float, list[Any]]] = field(default_factory=list)  # each attempt: its lowest odds, its tokens
-    forced: list[Any] = field(default_factory=list)  # the attempt that is said once more, to keep it
+    forced: list[Any] = field(default_factory=list)  # is said word for word: an attempt, to keep it, or a spare
+    final: bool = False  # the answer ends with what is forced
+    spares: list[Spare] = field(default_factory=list)  # confirmed, the surest first
+    said: set[str] = field(default_factory=set)  # objects that stay
     taken_back: list[dict[str, Any]] = field(default_factory=list)
     steps: int = 0
 
@@ -97,10 +109,16 @@ class Answer:
         odds = {m.object: self.asked[m.object].log_odds for m in sentence.mentions if m.object in self.asked}
         denied = {name for name, value in odds.items() if value < threshold}
         if not denied or rules.on_denied == "mark" or self.forced:
-            ended = bool(self.forced)
+            ended = self.final
             self._settle(sentence)
             return Decision(True, False, ended)
         self.tried.append((min(odds.values()), sentence.tokens[self.settled :]))
+        spare = self._spare() if rules.on_denied == "again" and not last else None
+        if spare is not None:
+            self._take_back(sentence, denied)
+            self.forbidden |= denied
+            self.forced = list(spare.tokens)
+            return Decision(False, True, False)
         more = rules.on_denied == "again" and self.attempts < rules.retries
         if more and not last and denied - self.blamed:
             self._take_back(sentence, denied)
@@ -109,6 +127,19 @@ class Answer:
             self.forbidden |= denied
             return Decision(False, True, False)
         return self._give_up(sentence, denied, last)
+
+    def denies(self, sentence: Sentence, threshold: float) -> bool:
+        """Whether it names an object that was denied."""
+        asked = (self.asked.get(mention.object) for mention in sentence.mentions)
+        return not self.forced and any(one is not None and one.log_odds < threshold for one in asked)
+
+    def _spare(self) -> Spare | None:
+        """The surest sentence that says something new, at its place: a first one begins an answer."""
+        for spare in self.spares:
+            new = not spare.objects <= self.said and spare.objects.isdisjoint(self.forbidden)
+            if new and spare.first == (self.settled == 0):
+                return spare
+        return None
 
     def stuck(self, sentence: Sentence, last: bool) -> Decision:
         """Nothing is left to say but words of denied objects: the sentence cannot be made."""
@@ -125,12 +156,13 @@ class Answer:
             self._settle(sentence)
             return Decision(True, False, True)
         self._take_back(sentence, denied)
-        self.forced, self.forbidden = best, set()
+        self.forced, self.final, self.forbidden = best, True, set()
         return Decision(False, True, False)
 
     def _settle(self, sentence: Sentence) -> None:
         self.settled, self.judged = len(sentence.tokens), len(sentence.text)
         self.attempts, self.blamed, self.tried, self.forced = 0, set(), [], []
+        self.said |= {mention.object for mention in sentence.mentions}
 
     def _take_back(self, sentence: Sentence, denied: Iterable[str]) -> None:
         said = {"text": sentence.text[self.judged :].strip(), "after": self.judged}

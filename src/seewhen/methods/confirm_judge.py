@@ -14,8 +14,8 @@ from seewhen.decoding.aside import Aside
 from seewhen.decoding.judge import Judge, Newest, Ruling
 from seewhen.decoding.sending import sent
 from seewhen.methods.confirm_answer import Answer, Asked, Decision, Rules, Sentence, complete, fresh_mentions
+from seewhen.methods.confirm_drafts import Drafts
 from seewhen.methods.confirm_words import Words
-from seewhen.verdicts.reader import TokenSpans
 from seewhen.verdicts.verdict import Signals, Verdict
 
 
@@ -28,12 +28,16 @@ class Parameters(Rules, Protocol):
     @property
     def doubt(self) -> str: ...
 
+    @property
+    def drafts(self) -> int: ...
+
 
 @dataclass
 class Row(Answer):
     """An answer, with how sure each of its tokens was."""
 
     doubts: list[Tensor] = field(default_factory=list)  # (2,): log-probability and entropy of each token
+    drafts: Drafts | None = None
 
 
 class Sentences(Judge):
@@ -98,6 +102,7 @@ class Sentences(Judge):
         }
         due = {row: sentence for row in running if row not in stuck and (sentence := self._sentence(row, newest))}
         self._ask(due)
+        self._look_for_spares(due)
         decided = stuck | {
             row: self.answers[row].decide(sentence, self.method, self.threshold, newest.last)
             for row, sentence in due.items()
@@ -134,12 +139,7 @@ class Sentences(Judge):
         if not over and not complete(text, answer.judged):
             return None
         mentions = fresh_mentions(text, self.words.lexicon, answer.judged)
-        if not mentions:
-            return Sentence(text, list(tokens))
-        lengths = self.words.lengths(tokens, answer.settled)
-        spans = TokenSpans(tuple(lengths[1:]))
-        places = tuple(min(answer.settled + spans.covering(m.start, m.end)[0], len(tokens) - 1) for m in mentions)
-        return Sentence(text, list(tokens), mentions, places)
+        return Sentence(text, list(tokens), mentions, self.words.places(tokens, answer.settled, mentions))
 
     def _ask(self, sentences: Mapping[int, Sentence]) -> None:
         """Every object once per answer; all of them in one pass."""
@@ -155,14 +155,49 @@ class Sentences(Judge):
         new = {key: place for key, place in named.items() if self._doubted(*doubts[key])}
         if not new:
             return
-        questions = [self.words.question(name) for _, name in new]
-        logits = self.aside.ask([row for row, _ in new], questions, after="image")
-        odds = self.words.answers.log_odds(logits).tolist()
-        for ((row, name), place), value in zip(new.items(), odds, strict=True):
+        self._draw()
+        for (row, name), value in self._odds(list(new)).items():
             answer = self.answers[row]
             log_prob, entropy = doubts[row, name]
-            signals = Signals(value, log_prob, entropy, float(place), float(answer.attempts))
+            elsewhere = None if answer.drafts is None else answer.drafts.elsewhere(name)
+            place, attempt = float(new[row, name]), float(answer.attempts)
+            signals = Signals(value, log_prob, entropy, place, attempt, elsewhere)
             answer.asked[name] = Asked(signals, self.verdict.log_odds(signals, name))
+
+    def _odds(self, named: Sequence[tuple[int, str]]) -> dict[tuple[int, str], float]:
+        """Of objects of some rows, all asked about in one pass."""
+        questions = [self.words.question(name) for _, name in named]
+        logits = self.aside.ask([row for row, _ in named], questions, after="image")
+        return dict(zip(named, self.words.answers.log_odds(logits).tolist(), strict=True))
+
+    # -- drafts ------------------------------------------------------------------------------------------------
+
+    def _draw(self) -> None:
+        """The drafts of all rows, once, when something is asked for the first time."""
+        if not self.method.drafts or any(answer.drafts for answer in self.answers):
+            return
+        rows = [row for row, answer in enumerate(self.answers) if answer.asks]
+        for row, drafts in self.aside.drafts(rows, self.method.drafts).items():
+            self.answers[row].drafts = Drafts.read(drafts, self.words)
+
+    def _look_for_spares(self, sentences: Mapping[int, Sentence]) -> None:
+        """Where a sentence is denied, ask about what the drafts name: a sentence of theirs may take its place."""
+        if self.method.on_denied != "again" or not self.method.drafts:
+            return
+        wanted = {
+            row: self.answers[row]
+            for row, sentence in sentences.items()
+            if self.answers[row].denies(sentence, self.threshold)
+        }
+        named = [(row, name) for row, a in wanted.items() if a.drafts for name in a.drafts.unasked(a.asked)]
+        for (row, name), value in (self._odds(named) if named else {}).items():
+            answer = self.answers[row]
+            assert answer.drafts is not None
+            signals = answer.drafts.signals(name, value)
+            answer.asked[name] = Asked(signals, self.verdict.log_odds(signals, name))
+        for answer in wanted.values():
+            if answer.drafts is not None:
+                answer.spares = answer.drafts.confirmed(answer.asked, self.threshold)
 
     def _doubted(self, log_prob: float, entropy: float) -> bool:
         """Whether a word was written with enough doubt to ask about it."""

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from seewhen.verdicts.forbidden import Begun, Forbidden
 from seewhen.verdicts.lexicon import Lexicon
 from seewhen.verdicts.questions import YesNo, question
+from seewhen.verdicts.reader import Mention, TokenSpans
 
 _MOST_BARRED = 4096  # sets of tokens that are kept
 # A piece without one of these ends no sentence.
@@ -49,6 +50,13 @@ class Words:
     def lengths(self, tokens: Sequence[int], first: int) -> list[int]:
         """How many characters the first `first` tokens have, and each longer row of tokens up to all of them."""
         return [len(self.text(tokens[:count])) for count in range(first, len(tokens) + 1)]
+
+    def places(self, tokens: Sequence[int], settled: int, mentions: Sequence[Mention]) -> tuple[int, ...]:
+        """The token where each mention begins; all of them are said after the first `settled` tokens."""
+        if not mentions:
+            return ()
+        spans = TokenSpans(tuple(self.lengths(tokens, settled)[1:]))
+        return tuple(min(settled + spans.covering(m.start, m.end)[0], len(tokens) - 1) for m in mentions)
 
     def may_end(self, token: int) -> bool:
         """Whether a sentence can end with this token."""

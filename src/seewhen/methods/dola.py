@@ -23,7 +23,7 @@ from torch import Tensor
 
 from seewhen.decoding.method import Logits, Method, Parts, Preset
 from seewhen.decoding.prefill import Prefill
-from seewhen.decoding.sequence import Intervention, Sequence, Step
+from seewhen.decoding.sequence import CachedSequence, Intervention, Step
 from seewhen.equations.contrast import cut
 from seewhen.errors import InvalidMethod
 
@@ -77,7 +77,7 @@ class EarlyStates(Intervention):
         """The candidates."""
         return frozenset(self.layers)
 
-    def begin(self, sequence: Sequence, prefill: Prefill) -> None:
+    def begin(self, sequence: CachedSequence, prefill: Prefill) -> None:
         """Declare what is recorded: the layer chosen at each step, and how far each candidate was."""
         sequence.recorder.declare("early_layer", (sequence.rows,))
         if sequence.recorder.full:

@@ -26,7 +26,7 @@ from seewhen.backbones.blocks import mlp_of
 from seewhen.decoding.kernels.availability import kernels_run_on
 from seewhen.decoding.method import Method, Parts, Preset
 from seewhen.decoding.prefill import Prefill
-from seewhen.decoding.sequence import CurrentStep, Intervention, Sequence, Step
+from seewhen.decoding.sequence import CachedSequence, CurrentStep, Intervention, Step
 from seewhen.equations.when import entropy
 from seewhen.errors import InvalidMethod, UnsupportedModel
 
@@ -68,7 +68,7 @@ class SecondLook(Intervention):
         """The layers that may be mixed: their input is the output of the layer to judge."""
         return frozenset(self.layers)
 
-    def begin(self, sequence: Sequence, prefill: Prefill) -> _Memory:
+    def begin(self, sequence: CachedSequence, prefill: Prefill) -> _Memory:
         """Gather the image features."""
         recorder, rows = sequence.recorder, sequence.rows
         recorder.declare("gate", (rows, recorder.layers), fill=False)

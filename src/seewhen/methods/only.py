@@ -25,7 +25,7 @@ from seewhen.backbones.blocks import attention_of, feed_forward, input_norm, pro
 from seewhen.decoding.attention_call import AttentionCall
 from seewhen.decoding.method import Logits, Method, Parts, Preset
 from seewhen.decoding.prefill import Prefill
-from seewhen.decoding.sequence import CurrentStep, Intervention, Sequence, Step
+from seewhen.decoding.sequence import CachedSequence, CurrentStep, Intervention, Step
 from seewhen.equations.contrast import logit_contrast, logit_sum
 from seewhen.errors import InvalidMethod
 from seewhen.methods.parameters import Plausibility
@@ -88,7 +88,7 @@ class SideBranch(Intervention):
         """The chosen layer, to read its attention; the output stays as it is."""
         return frozenset({self.layer})
 
-    def begin(self, sequence: Sequence, prefill: Prefill) -> _Columns:
+    def begin(self, sequence: CachedSequence, prefill: Prefill) -> _Columns:
         """Sort the prompt's columns."""
         recorder, rows = sequence.recorder, sequence.rows
         recorder.declare("distance", (rows,))

@@ -16,7 +16,7 @@ from seewhen.errors import InvalidMethod
 if TYPE_CHECKING:
     from seewhen.backbones.backbone import Backbone
     from seewhen.decoding.prefill import Prefill
-    from seewhen.decoding.sequence import Sequence, Step
+    from seewhen.decoding.sequence import CachedSequence, Step
 
 _LOG_FACTOR = math.log(1e-7)
 _HUGE = 1e30
@@ -43,7 +43,7 @@ class AttentionWatch(Intervention):
         """The watched layer, to look at its attention."""
         return frozenset({self.layer})
 
-    def begin(self, sequence: Sequence, prefill: Prefill) -> Watched:
+    def begin(self, sequence: CachedSequence, prefill: Prefill) -> Watched:
         """Note the padding and the position of the last prompt token."""
         return Watched(prefill.padding, prefill.position_ids[..., -1])
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from seewhen.decoding.sequence import Sequence as Decoded
+from seewhen.decoding.sequence import CachedSequence
 from seewhen.methods.opera_columns import Watched, column_logs
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ class Rows:
     A row is known by its number in the pass; the numbers after the last are those of the prompts (`prompt`).
     """
 
-    def __init__(self, session: Session, sequence: Decoded, watched: Watched, cache: Any, logits: Tensor) -> None:
+    def __init__(
+        self, session: Session, sequence: CachedSequence, watched: Watched, cache: Any, logits: Tensor
+    ) -> None:
         self.session, self.sequence, self.watched = session, sequence, watched
         self.start_cache, self.start_logits = cache, logits  # (prompts, vocabulary), float32
         self.cache, self.logits = cache, logits

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from seewhen.decoding.sequence import ATTRIBUTE, Sequence
+from seewhen.decoding.sequence import ATTRIBUTE, CachedSequence
 from seewhen.errors import UnsupportedMode
 from seewhen.methods.opera_beams import FAR, Choice, Finished, Search, Settings, Snapshot
 from seewhen.methods.opera_columns import AttentionWatch, OverTrust, Watched, strongest_column
@@ -207,7 +207,7 @@ def generate(
             )
         output = _prefill(owner, input_ids, model_kwargs)
         cache, logits = output.past_key_values, output.logits[:, -1].float()
-        sequence: Sequence = getattr(cache, ATTRIBUTE)
+        sequence: CachedSequence = getattr(cache, ATTRIBUTE)
         watched = sequence.memories[session.interventions.index(watch)]
         ends = generation_config.eos_token_id
         settings = Settings(
@@ -260,7 +260,7 @@ def _record(
     """Run once more over the chosen tokens alone: a full trace is of them, not of all that was tried."""
     output = _prefill(owner, input_ids, {**model_kwargs, "past_key_values": None})
     cache = output.past_key_values
-    sequence: Sequence = getattr(cache, ATTRIBUTE)
+    sequence: CachedSequence = getattr(cache, ATTRIBUTE)
     watched: Watched = sequence.memories[session.interventions.index(watch)]
     for index in range(tokens.shape[1] - 1):
         session.backbone.driver(

@@ -20,8 +20,7 @@ lets image tokens see ahead (Gemma 3, PaliGemma). All rows of a batch share the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from collections.abc import Sequence as Many
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -32,7 +31,7 @@ from seewhen.decoding.attention_call import AttentionCall
 from seewhen.decoding.judge import Judge
 from seewhen.decoding.method import Method, Parts, Preset
 from seewhen.decoding.prefill import Prefill, pad_rows
-from seewhen.decoding.sequence import Intervention, Sequence, Step
+from seewhen.decoding.sequence import CachedSequence, Intervention, Step
 from seewhen.equations import tilt
 from seewhen.errors import InvalidInput, InvalidMethod
 from seewhen.methods.saliency_probe import Probe
@@ -58,7 +57,7 @@ class RecentOutputs(Intervention):
         """All layers with full softmax attention."""
         return frozenset(backbone.softmax_layers)
 
-    def begin(self, sequence: Sequence, prefill: Prefill) -> Tensor:
+    def begin(self, sequence: CachedSequence, prefill: Prefill) -> Tensor:
         """The prompt's length, on the device: a captured step serves prompts of several lengths."""
         return torch.full((1,), sequence.prompt_length, device=prefill.embeds.device)
 
@@ -145,7 +144,7 @@ class Probed(Intervention):
         """The target layers; their output stays as it is."""
         return frozenset(self.layers)
 
-    def begin(self, sequence: Sequence, prefill: Prefill) -> None:
+    def begin(self, sequence: CachedSequence, prefill: Prefill) -> None:
         """Two numbers per token."""
         sequence.recorder.declare("saliency", (sequence.rows,))
         sequence.recorder.declare("draws", (sequence.rows,))
@@ -155,7 +154,7 @@ class _Rejects(Judge):
     """Draws, judges, and leaves the sampler one token to choose."""
 
     def __init__(
-        self, method: Saliency, aside: Aside, layers: tuple[int, ...], generators: Many[torch.Generator] | None
+        self, method: Saliency, aside: Aside, layers: tuple[int, ...], generators: Sequence[torch.Generator] | None
     ) -> None:
         self.method, self.aside, self.layers, self.generators = method, aside, layers, generators
         rows = aside.sequence.rows
@@ -168,7 +167,7 @@ class _Rejects(Judge):
         with torch.inference_mode(False), torch.no_grad():
             self.past = aside.copied(aside.prefill.embeds.shape[1] - 1)
 
-    def scores(self, tokens: Many[list[int]], scores: Tensor) -> Tensor:
+    def scores(self, tokens: Sequence[list[int]], scores: Tensor) -> Tensor:
         """All but one token at minus infinity."""
         method, scores = self.method, scores.float()
         least = scores.topk(min(method.top_k, scores.shape[-1]), dim=-1).values[:, -1:]
@@ -205,7 +204,7 @@ class _Rejects(Judge):
         return token
 
 
-def draw_order(probs: Tensor, draws: int, generators: Many[torch.Generator] | None = None) -> Tensor:
+def draw_order(probs: Tensor, draws: int, generators: Sequence[torch.Generator] | None = None) -> Tensor:
     """`draws` tokens per row without replacement, in the order drawn: (rows, draws).
 
     An exponential race, whose first token is what `torch.multinomial` would draw from the same state of the

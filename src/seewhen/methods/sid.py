@@ -30,7 +30,7 @@ from seewhen.methods.parameters import Plausibility
 if TYPE_CHECKING:
     from seewhen.backbones.backbone import Backbone
     from seewhen.decoding.prefill import Prefill
-    from seewhen.decoding.sequence import Sequence, Step
+    from seewhen.decoding.sequence import CachedSequence, Step
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class HideMostAttended(Intervention):
         """All layers from `layer` on."""
         return frozenset(range(self.layer, backbone.num_layers))
 
-    def begin(self, sequence: Sequence, prefill: Prefill) -> None:
+    def begin(self, sequence: CachedSequence, prefill: Prefill) -> None:
         """A full trace keeps which image tokens stayed visible."""
         if sequence.recorder.full:
             shape = (sequence.rows, sequence.image.columns.shape[1])

@@ -134,10 +134,10 @@ class Ceiling:
 def ceiling(pairs: Pairs, *, seed: int = 0, replicates: int = REPLICATES) -> Ceiling:
     """The recoverable share, and how well each signal tells inventions from true objects."""
     draws = Draws(pairs.image, seed, replicates)
-    score = out_of_fold(_columns(pairs), pairs, seed)
+    score = out_of_fold(columns(pairs), pairs, seed)
     said = pairs.only(pairs.said)
     among_said = Draws(said.image, seed, replicates, images=draws.images)
-    verdict = out_of_fold(_columns(said), said, seed)
+    verdict = out_of_fold(columns(said), said, seed)
 
     def now(weights: Array) -> float:
         return invented_share(weights[pairs.said], said.true)
@@ -158,7 +158,7 @@ def ceiling(pairs: Pairs, *, seed: int = 0, replicates: int = REPLICATES) -> Cei
     )
 
 
-def _columns(pairs: Pairs) -> Array:
+def columns(pairs: Pairs) -> Array:
     """What is known of each pair: odds, said or not, here and elsewhere, and the doubt of what was said."""
     doubt = [np.where(pairs.said, values, 0.0) for values in pairs.doubt.values()]
     return np.stack([pairs.odds, pairs.said.astype(np.float64), pairs.elsewhere, *doubt], axis=1)

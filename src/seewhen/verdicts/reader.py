@@ -14,7 +14,7 @@ from seewhen.verdicts.sentences import sentence_ends
 
 _JOINING = frozenset([",", "and", "or"])
 _DENYING = frozenset(["no", "without"])  # "no people", "without a hat": said to be absent
-Run = tuple[str, int, int]  # a term, its first word, the word after its last
+Term = tuple[str, int, int]  # a term, its first word, the word after its last
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ def _in_sentence(words: list[Word], number: int, text: str, lexicon: Lexicon) ->
             yield term, Mention(lexicon.node[term], text[start:end], start, end, number)
 
 
-def _heads(words: list[str], runs: list[Run], lexicon: Lexicon) -> Iterator[Run]:
+def _heads(words: list[str], runs: list[Term], lexicon: Lexicon) -> Iterator[Term]:
     """The terms that name a thing: a doubtful word that does, and of nouns in a row the last."""
-    nouns: list[Run] = []
+    nouns: list[Term] = []
     for run in runs:
         last = nouns[-1] if nouns else None
         if run[0] not in lexicon.node or not _DENYING.isdisjoint(words[max(0, run[1] - 2) : run[1]]):
@@ -74,7 +74,7 @@ def _heads(words: list[str], runs: list[Run], lexicon: Lexicon) -> Iterator[Run]
     yield from nouns
 
 
-def _is_noun(words: list[str], run: Run, last: Run | None, lexicon: Lexicon) -> bool:
+def _is_noun(words: list[str], run: Term, last: Term | None, lexicon: Lexicon) -> bool:
     """Whether a doubtful word names a thing: "a watch", "street sign", "cups and watches"; not "people watch"."""
     first = run[1]
     if first and (words[first - 1] in lexicon.openers or "-" in words[first - 1]):  # "snow-covered slope"
@@ -87,7 +87,7 @@ def _is_noun(words: list[str], run: Run, last: Run | None, lexicon: Lexicon) -> 
     return plural == before and not (plural and last[2] == first)
 
 
-def merged(words: Sequence[str], pairs: Mapping[str, str], longest: int) -> Iterator[Run]:
+def merged(words: Sequence[str], pairs: Mapping[str, str], longest: int) -> Iterator[Term]:
     """Terms with the words they cover (first, end): known rows of words are one term, the longest first."""
     place = 0
     while place < len(words):

@@ -13,7 +13,7 @@ from seewhen.verdicts.verdict import Verdict, verdict_from
 WEAK = 0.8  # AUROC of asking below which a note says so
 
 
-def verdict_named(name: str, model: Any = None) -> Verdict:
+def verdict_named(name: str, model: Any = None, *, drafts: bool = False) -> Verdict:
     """`asking`: that alone; `auto`: the fit that comes with a packaged model, else asking; or a file.
 
     Of a served model nobody knows which it is (`model` is None).
@@ -21,14 +21,14 @@ def verdict_named(name: str, model: Any = None) -> Verdict:
     if name == "asking" or (name == "auto" and model is None):
         return Verdict()
     if name == "auto":
-        return shipped_verdict(model) or Verdict()
+        return shipped_verdict(model, drafts=drafts) or Verdict()
     return Verdict.load(Path(name))
 
 
-def shipped_verdict(model: Any) -> Verdict | None:
-    """The fit for this model, if it is one of the packaged ones."""
+def shipped_verdict(model: Any, *, drafts: bool = False) -> Verdict | None:
+    """The fit for this model, if it is one of the packaged ones: without drafts, or with."""
     name = shipped_name(str(getattr(model.config, "_name_or_path", "")))
-    path = resources.files("seewhen.verdicts").joinpath("data", f"verdict_{name}.json")
+    path = resources.files("seewhen.verdicts").joinpath("data", f"verdict_{name}{'_drafts' * drafts}.json")
     return verdict_from(json.loads(path.read_text(encoding="utf-8"))) if name and path.is_file() else None
 
 

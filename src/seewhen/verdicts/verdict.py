@@ -1,8 +1,8 @@
 """A verdict: how probable it is that an object which a text names is there.
 
 A logistic function of what the model shows: its odds when asked, and, for text it wrote itself, the word's
-log-probability and the entropy where the word begins, its position and the number of the attempt; with an
-offset for words that had enough examples. Without a fit the verdict is asking alone.
+log-probability and the entropy where the word begins, its position, the number of the attempt, and how many
+drafts name it; with an offset for words that had enough examples. Without a fit the verdict is asking alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from seewhen.errors import InvalidInput
 
 Array = NDArray[np.float64]
 
-WRITTEN = ("odds", "logprob", "entropy", "position", "attempt")
+WRITTEN = ("odds", "logprob", "entropy", "position", "attempt", "elsewhere")
 ASKED = ("odds",)
 
 _MOST_BYTES = 4 << 20
@@ -38,6 +38,7 @@ class Signals:
     entropy: float | None = None  # of the distribution it was drawn from
     position: float | None = None  # of that token in the answer
     attempt: float | None = None  # 0 for the first try at the sentence
+    elsewhere: float | None = None  # the share of drafts, further texts of the same prompt, that name it
 
     def values(self, names: Sequence[str]) -> list[float] | None:
         """The values of these signals, or None where one is missing."""
@@ -87,6 +88,11 @@ class Verdict:
     def confirms(self, signals: Signals, word: str) -> bool:
         threshold = self.asked_threshold if self._values(signals) is None else self.threshold
         return self.probability(signals, word) >= threshold
+
+    @property
+    def wants_drafts(self) -> bool:
+        """Whether it was fitted with drafts and cannot do without."""
+        return "elsewhere" in self.written.weights
 
     # --- files ---
 
