@@ -59,10 +59,12 @@ test: $(STAMP)   ## run the tests, but for the slow ones, in random order (SEED=
 test-slow: $(STAMP) ## run the tests that take long and rarely change; CI runs both
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(PYTEST_ARGS)
 
-test-processors: $(STAMP) ## numerical tests with other kinds of vector instructions, and with two threads
-	@for kind in $(KINDS); do echo "ATEN_CPU_CAPABILITY=$$kind, two threads"; \
-	  ATEN_CPU_CAPABILITY=$$kind SEEWHEN_TEST_THREADS=2 OMP_WAIT_POLICY=passive \
-	  $(BIN)/python -m pytest -q -n 2 --dist worksteal $(NUMERICAL) || exit 1; done
+test-processors: $(KINDS:%=processor-%) ## numerical tests with other kinds of vector instructions, and with two threads
+
+# One process each, as two of them are to run side by side (`make -j2`).
+processor-%: $(STAMP)
+	@echo "ATEN_CPU_CAPABILITY=$*, two threads"; ATEN_CPU_CAPABILITY=$* SEEWHEN_TEST_THREADS=2 OMP_WAIT_POLICY=passive \
+	  $(BIN)/python -m pytest -q $(NUMERICAL)
 
 # vLLM on a CPU: 3.5 GB, and other versions of torch's company than ours. A torchvision for CUDA comes along, with
 # which it does not start.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import random
@@ -11,12 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import typer.main
 from hypothesis import HealthCheck, settings
 
 # As many workers as there are cores run at once; `make test-processors` asks for more.
 torch.set_num_threads(int(os.environ.get("SEEWHEN_TEST_THREADS", "1")))
 # A shell starts what runs in its background with Ctrl-C ignored, and every process begun here would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Our command line is made of its functions once, not for every call of it.
+typer.main.get_command = functools.cache(typer.main.get_command)
 # How long examples take is the machine's, not the code's, and which are drawn is the same for everybody: one that
 # fails must fail in the change that broke it. `--hypothesis-profile=drawn` looks for others.
 untimed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -27,9 +31,9 @@ settings.load_profile("untimed")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A real browser takes its time: whatever opens one is slow."""
+    """A real browser takes its time, and so does building the site: what needs them is slow."""
     for item in items:
-        if "browser" in getattr(item, "fixturenames", ()):
+        if {"browser", "whole_site"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
 
 

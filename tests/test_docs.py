@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,10 @@ def blocks(page: Path, language: str) -> list[str]:
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_python_runs(name, tmp_path, monkeypatch):
     from seewhen.scenes import dataset, render
+    from seewhen.verdicts.ceiling import ceiling
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("seewhen.runs.diagnosis.ceiling", partial(ceiling, replicates=60))
     if name not in FIRST:
         render(dataset("shifted", 4)[3]).save(tmp_path / "scene.png")  # `seewhen scenes render`
     found = blocks(ROOT / name, "python")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from itertools import chain
 
 import pytest
 
@@ -15,14 +16,14 @@ from seewhen import plugin
 @pytest.mark.parametrize("module", [seewhen, plugin], ids=["seewhen", "seewhen.plugin"])
 def test_lazy_names_are_those_for_type_checkers(module) -> None:
     typed = {
-        (alias.asname, node.module.removeprefix("seewhen."))
+        (node.module.removeprefix("seewhen."), alias.asname)
         for node in ast.walk(ast.parse(inspect.getsource(module)))
         if isinstance(node, ast.ImportFrom) and node.module != "seewhen.lazy"
         for alias in node.names
         if alias.asname
     }
-    assert typed == set(module._PUBLIC.items())
-    for name in module._PUBLIC:
+    assert typed == {(home, name) for home, names in module._PUBLIC.items() for name in names}
+    for name in chain(*module._PUBLIC.values()):
         assert getattr(module, name) is not None and name in dir(module)
     with pytest.raises(AttributeError, match="nonsense"):
         _ = module.nonsense

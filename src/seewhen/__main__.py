@@ -7,9 +7,11 @@ def main() -> None:
     """Run the command line."""
     try:
         from seewhen.cli import main as command
+        from seewhen.cli.starting import alone
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    command()
+    with alone():
+        command()
 
 
 if __name__ == "__main__":

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 
-def lazy_names(module: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a module whose names live in the modules `homes` gives, below `seewhen`."""
+def lazy_names(
+    module: str, public: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a module; `public` has its names by where they live, below `seewhen`."""
+    homes = {name: home for home, names in public.items() for name in names}
 
     def get(name: str) -> Any:
         if name not in homes:

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from seewhen.decoding.method import Preset as Preset
     from seewhen.decoding.prefill import BranchRows as BranchRows
     from seewhen.decoding.prefill import Prefill as Prefill
+    from seewhen.decoding.sequence import CachedSequence as CachedSequence
     from seewhen.decoding.sequence import CurrentStep as CurrentStep
     from seewhen.decoding.sequence import Intervention as Intervention
-    from seewhen.decoding.sequence import Sequence as Sequence
     from seewhen.decoding.sequence import Step as Step
     from seewhen.equations.contrast import cut as cut
     from seewhen.equations.contrast import log_prob_contrast as log_prob_contrast
@@ -61,56 +61,27 @@ if TYPE_CHECKING:
     from seewhen.methods.parameters import Plausibility as Plausibility
 
 _PUBLIC = {
-    "Logits": "decoding.method",
-    "Method": "decoding.method",
-    "Parts": "decoding.method",
-    "Preset": "decoding.method",
-    "CurrentStep": "decoding.sequence",
-    "Intervention": "decoding.sequence",
-    "Aside": "decoding.aside",
-    "Judge": "decoding.judge",
-    "Newest": "decoding.judge",
-    "Ruling": "decoding.judge",
-    "AttentionCall": "decoding.attention_call",
-    "Prefill": "decoding.prefill",
-    "Sequence": "decoding.sequence",
-    "Step": "decoding.sequence",
-    "Branch": "decoding.branches",
-    "BranchRows": "decoding.prefill",
-    "TextOnly": "decoding.branches",
-    "AlteredImage": "decoding.altered_images",
-    "Backbone": "backbones.backbone",
-    "Views": "backbones.pixels",
-    "cut": "equations.contrast",
-    "log_prob_contrast": "equations.contrast",
-    "logit_contrast": "equations.contrast",
-    "entropy": "equations.when",
-    "Plausibility": "methods.parameters",
-    "register_relevance": "methods.agla",
-    "Benchmark": "benchmarks.base",
-    "Metric": "benchmarks.base",
-    "Options": "benchmarks.base",
-    "Row": "benchmarks.base",
-    "Sample": "benchmarks.base",
-    "Expected": "benchmarks.files",
-    "Style": "benchmarks.prompts",
-    "Sum": "benchmarks.sums",
-    "Totals": "benchmarks.sums",
-    "divide": "benchmarks.sums",
-    "harmonic_mean": "benchmarks.sums",
-    "percent": "benchmarks.sums",
-    "pool": "benchmarks.sums",
-    "pick": "benchmarks.answers",
-    "pick_text": "benchmarks.answers",
-    "read_answers": "benchmarks.answers",
-    "read_records": "benchmarks.answers",
-    "count_answer": "benchmarks.yesno",
-    "parser_named": "benchmarks.yesno",
-    "yes_no_metrics": "benchmarks.yesno",
-    "InvalidInput": "errors",
-    "InvalidMethod": "errors",
-    "UnsupportedMode": "errors",
-    "UnsupportedModel": "errors",
+    "decoding.method": ("Logits", "Method", "Parts", "Preset"),
+    "decoding.sequence": ("CurrentStep", "Intervention", "CachedSequence", "Step"),
+    "decoding.aside": ("Aside",),
+    "decoding.judge": ("Judge", "Newest", "Ruling"),
+    "decoding.attention_call": ("AttentionCall",),
+    "decoding.prefill": ("Prefill", "BranchRows"),
+    "decoding.branches": ("Branch", "TextOnly"),
+    "decoding.altered_images": ("AlteredImage",),
+    "backbones.backbone": ("Backbone",),
+    "backbones.pixels": ("Views",),
+    "equations.contrast": ("cut", "log_prob_contrast", "logit_contrast"),
+    "equations.when": ("entropy",),
+    "methods.parameters": ("Plausibility",),
+    "methods.agla": ("register_relevance",),
+    "benchmarks.base": ("Benchmark", "Metric", "Options", "Row", "Sample"),
+    "benchmarks.files": ("Expected",),
+    "benchmarks.prompts": ("Style",),
+    "benchmarks.sums": ("Sum", "Totals", "divide", "harmonic_mean", "percent", "pool"),
+    "benchmarks.answers": ("pick", "pick_text", "read_answers", "read_records"),
+    "benchmarks.yesno": ("count_answer", "parser_named", "yes_no_metrics"),
+    "errors": ("InvalidInput", "InvalidMethod", "UnsupportedMode", "UnsupportedModel"),
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _PUBLIC)

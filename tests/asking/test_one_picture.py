@@ -21,6 +21,7 @@ def test_what_is_taken_back_is_in_the_cost(monkeypatch: pytest.MonkeyPatch) -> N
     asked.asker.backbone.decoder.register_forward_pre_hook(lambda *_: passes.__setitem__(0, passes[0] + 1))
     monkeypatch.setattr(one_picture.time, "perf_counter", lambda: float(passes[0]))
     monkeypatch.setattr(one_picture, "_TIMED_SECONDS", 1e9)
+    monkeypatch.setattr(one_picture, "_TIMED_ROUNDS", 1)
     (strict,) = choose(["confirm:coco:threshold=1"])
     reply = asked.answer(strict, full=True)
     assert reply.trace is not None and reply.trace.told[0]["taken_back"]

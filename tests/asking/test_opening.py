@@ -21,7 +21,7 @@ def test_threads_are_left_to_others_that_are_at_work(cores, ours, running, idle,
     monkeypatch.setattr(opening, "_LOADS", loads)
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(ours)), raising=False)
-    assert opening._idle_cores() == idle
+    assert opening.free_cores() == idle
 
 
 @pytest.mark.parametrize(("load", "idle"), [(0.2, 2), (1.1, 1), (9.0, 1)])
@@ -30,7 +30,7 @@ def test_elsewhere_the_load_of_the_last_minute_tells(load, idle, monkeypatch, tm
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0), raising=False)
-    assert opening._idle_cores() == idle
+    assert opening.free_cores() == idle
 
 
 def test_a_small_number_of_threads_stays(monkeypatch):

@@ -111,7 +111,7 @@ def test_methods_asked_the_same_read_the_prompt_once(do_sample, monkeypatch):
         return forward(*args, **kwargs)
 
     def asked():
-        return PictureQuestion(loaded, image, DESCRIBE, Decoding(max_new_tokens=24, do_sample=do_sample))
+        return PictureQuestion(loaded, image, DESCRIBE, Decoding(max_new_tokens=12, do_sample=do_sample))
 
     apart = [asked().answer(each, full=True) for each in chosen]
     together = asked()

@@ -115,7 +115,7 @@ def test_the_table_is_what_the_tests_do() -> None:
 def test_models_lists_the_table() -> None:
     told = json.loads(CliRunner().invoke(app, ["models", "--json"]).stdout)
     assert [family["model_type"] for family in told["families"]] == [family.model_type for family in FAMILIES]
-    assert told["shapes"] == {f"shape:{name}": shape.checkpoint for name, shape in SHAPES.items()}
+    assert told["shapes"] == {f"shape:{name}": shape["checkpoint"] for name, shape in SHAPES.items()}
     shown = CliRunner().invoke(app, ["models"], env={"COLUMNS": "200"}).stdout
     assert all(family.checkpoint in shown for family in FAMILIES)
 

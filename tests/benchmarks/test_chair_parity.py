@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from chair_differences import report
 from seewhen.benchmarks.base import add_up
 from seewhen.benchmarks.chair import Chair, load_captions
 from seewhen.benchmarks.chair.caption_reader import CaptionReader
 from seewhen.benchmarks.chair.coco import Objects, load_objects
-from seewhen.benchmarks.chair.differences import report
 from seewhen.benchmarks.lemmatise import nltk_reader
 from seewhen.errors import InvalidInput
 

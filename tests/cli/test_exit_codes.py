@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import subprocess
+import resource
 import sys
 from pathlib import Path
 
@@ -49,20 +50,21 @@ def test_waiting_threads_sleep_unless_the_user_says_otherwise(
     assert os.environ["OMP_WAIT_POLICY"] == kept
 
 
-_FULL = """
-import resource, sys
-# No file may grow beyond this: writing fails as it does on a full disk.
-resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-from seewhen.cli import main
-sys.argv = sys.argv[1:]
-main()
-"""
+def _on_a_full_disk(command: list[str], folder: Path, said: Path) -> None:
+    """What the command does where no file may grow beyond this: writing fails as it does on a full disk."""
+    with said.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115  not the test's own
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+    os.chdir(folder)
+    sys.argv = ["seewhen", *command]
+    cli.main()
 
 
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        ("scenes render --n 2 --out out", "File too large. Make room"),  # Pillow writes
+        ("scenes render --n 2 --out out", "out/test_0_000000.png: File too large. Make room"),  # Pillow writes
         (
             "describe scene.png --model model -n 8 --trace out/trace",
             "out/trace cannot be written: File too large.",
@@ -79,8 +81,14 @@ def test_a_full_disk_is_told_in_a_line(command: str, told: str, tmp_path: Path) 
 
     write(tmp_path / "model")
     render(sample("test", 0)).save(tmp_path / "scene.png")
-    run = [sys.executable, "-B", "-c", _FULL, "seewhen", *command.split()]
-    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert f"error: {told}" in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
+    said = tmp_path / "stderr"
+    # Forked, so that nothing is imported again.
+    run = multiprocessing.get_context("fork").Process(
+        target=_on_a_full_disk, args=(command.split(), tmp_path, said)
+    )
+    run.start()
+    run.join()
+    assert run.exitcode == 2
+    lines = said.read_text(encoding="utf-8").splitlines()
+    assert f"error: {told}" in lines[-1] and "Traceback" not in "".join(lines)
     assert [path.name for path in tmp_path.rglob(".trace*")] == []

@@ -123,4 +123,4 @@ def test_captured_steps_are_used_again():
 
 
 if __name__ == "__main__":
-    run_checks(globals())
+    sys.exit(bool(run_checks(globals())))

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seewhen.errors import InvalidInput
-from seewhen.runs.engine import Done, InProcess, Interrupted, Plan, Processes, WorkerFailed, run
+from seewhen.runs.engine import InProcess, Interrupted, Plan, Processes, WorkerFailed, run
 from seewhen.runs.store import RESULT, SAMPLES, RunStore, read_run
 from seewhen.runs.work import Careful, Job, Task, cut_jobs, image_order
 
@@ -74,15 +74,15 @@ def test_out_of_memory_halves_and_stays_small():
     careful = Careful(answerer, sampled=True)
     tasks = tuple(toy.questions(4, 4))
     want = [toy.Toy().one(task, 5) for task in tasks]
-    assert careful(Job(0, 5, tasks)) == want
+    assert careful(Job(0, 5, tasks)).answers == want
     assert answerer.sizes == [16, 8, 4, 2, 2, 2, 2, 2, 2, 2, 2]
-    assert careful(Job(1, 5, tasks[:4])) == want[:4]
+    assert careful(Job(1, 5, tasks[:4])).answers == want[:4]
     assert answerer.sizes[-2:] == [2, 2]
 
 
 def test_out_of_memory_for_one_sample_is_a_failure_not_the_end():
     careful = Careful(toy.Toy(fits=0), sampled=False)
-    answers = careful(Job(0, 0, tuple(TASKS[:2])))
+    answers = careful(Job(0, 0, tuple(TASKS[:2]))).answers
     assert [answer.error for answer in answers] == ["out of memory", "out of memory"]
 
 
@@ -145,7 +145,7 @@ class Shuffled:
     def run(self, jobs, stop):
         careful = Careful(toy.Toy(), sampled=True)
         for job in random.Random(4).sample(list(jobs), len(jobs)):
-            yield Done(job, careful(job), 0.0)
+            yield careful(job)
 
 
 def test_any_order_of_jobs_leaves_the_same_bytes(tmp_path):

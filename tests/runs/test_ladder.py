@@ -44,8 +44,19 @@ def test_a_rule_is_found_and_told_with_its_error() -> None:
     assert one.by == ("divergence", "usual_without", "recoverable_sampled", "asked_auroc") and not one.outside
     assert one.value == pytest.approx(20 * 0.2 - 10, abs=1.0) and one.low < -6 < one.high < 0
     assert one.error < 0.35 * one.error_of_mean and one.rungs == RUNGS
-    (words,) = [line for line in foretold([one], rungs, model()) if "contrast" in line]
-    assert f"{one.value:+.1f} ({one.low:+.1f} to {one.high:+.1f})" in words and "likely to help" in words
+    short, row = [line for line in foretold([one], rungs, model()) if "contrast" in line]
+    points = f"{one.value:+.1f} ({one.low:+.1f} to {one.high:+.1f})"
+    assert short.strip() == f"The contrast, sampled: likely to help; predicted CHAIR_i {points}."
+    assert f"{points}*" in row and "likely to help" in row
+    assert "Answers hardly change without the image: 12 %" in "\n".join(foretold([one], rungs, model()))
+
+
+def test_what_was_measured_on_the_model_itself_stands_beside() -> None:
+    rungs = made(lambda d: 20 * d["divergence"] - 10)
+    (one,) = predictions(model(), rungs)
+    own = Rung("packaged", {}, {"contrast": {"sampled": {"chair_i": [3.4, 1.2, 5.6]}}})
+    (row,) = [line for line in foretold([one], rungs, model(), own) if line.startswith("    contrast")]
+    assert "+3.4 (+1.2 to +5.6)" in row
 
 
 def test_fewer_inventions_are_told_with_what_they_cost() -> None:
@@ -58,8 +69,8 @@ def test_fewer_inventions_are_told_with_what_they_cost() -> None:
     assert {(one.method, one.metric) for one in found} == {
         (m, k) for m in ("shorter", "better") for k in ("chair_i", "f1")
     }
-    shorter, better = [line for line in foretold(found, rungs, model()) if "F1" in line]
-    assert "shorter" in shorter and shorter.endswith("-2.5") and "better" in better and better.endswith("+3.0")
+    shorter, better = [line for line in foretold(found, rungs, model()) if "F1 " in line]
+    assert "shorter" in shorter and "F1 -2.5" in shorter and "better" in better and "F1 +3.0" in better
 
 
 def test_without_a_rule_the_mean_of_the_rungs_is_told() -> None:
@@ -75,7 +86,7 @@ def test_without_a_rule_the_mean_of_the_rungs_is_told() -> None:
         if not one.by:
             means += 1
             assert one.value == pytest.approx(float(np.mean(effects)))
-            assert "the rungs' mean: its diagnostics tell no more" in "\n".join(foretold([one], rungs, model()))
+            assert f"({one.low:+.1f} to {one.high:+.1f})*" not in "\n".join(foretold([one], rungs, model()))
     assert means > 12
 
 
@@ -98,8 +109,16 @@ def test_beyond_the_rungs_it_says_so_and_is_less_sure() -> None:
     assert outside.name == "divergence" and outside.value == 0.69 > outside.high
     assert beyond.high - beyond.low > inside.high - inside.low
     text = "\n".join(foretold([beyond], rungs, model(divergence=0.69)))
-    assert "Beyond the rungs" in text and "0.69" in text
+    assert "Beyond the rungs" in text and "0.69" in text and "likely to" not in text
     assert "Beyond the rungs" not in "\n".join(foretold([inside], rungs, model()))
+
+
+def test_the_mean_of_the_rungs_is_no_promise_to_a_model_beyond_them() -> None:
+    rungs = made(lambda d: -6.0, noise=0.1, seed=3)
+    (one,) = predictions(model(asked_auroc=0.99), rungs)
+    assert one.high < 0 and [each.name for each in one.outside] == ["asked_auroc"]
+    text = "\n".join(foretold([one], rungs, model(asked_auroc=0.99)))
+    assert "helps the rungs, of which it is none" in text and "likely to help" not in text
 
 
 def test_photographs_know_less_and_are_predicted_by_that() -> None:

@@ -49,6 +49,18 @@ KEY = "sk-very-secret-0123456789"
 ASK = request([{"role": "user", "content": "What is there?"}], model="any")
 OK = says(completion())
 HASTY: dict[str, Any] = {"timeout": 2.0, "tries": 2, "deadline": 60.0}
+TIMEOUTS = {floods: 30.0, floods_error: 30.0, hangs: 0.5, drips: 0.5, drips_body: 0.5}
+
+
+@pytest.fixture(autouse=True)
+def hardly_any_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two tries, unless the server asks for one."""
+
+    def short(number: int, cause: BaseException) -> float:
+        asks = isinstance(cause, _Status) and cause.headers.get("retry-after")
+        return _wait(number, cause) if asks else 0.01
+
+    monkeypatch.setattr("seewhen.served.server._wait", short)
 
 
 def ask(url: str, **patience: Any) -> Any:
@@ -88,7 +100,7 @@ def ask(url: str, **patience: Any) -> Any:
 )
 def test_every_fault_is_one_clear_error(fault: Fault, said: str) -> None:
     with faulty(fault) as server, pytest.raises(SeewhenError, match=said) as told:
-        ask(server.url, **({"timeout": 30.0} if fault in (floods, floods_error) else {}))
+        ask(server.url, timeout=TIMEOUTS.get(fault, 2.0))
     assert told.value.hint and len(str(told.value)) < 1000
     assert "Traceback" not in str(told.value)
 
@@ -317,14 +329,14 @@ def test_a_model_that_refuses_images_is_told_as_such() -> None:
 def test_a_server_that_was_never_heard_of_is_soon_given_up() -> None:
     """A wrong address is told after two tries; one that has answered before is waited for."""
     with faulty(hangs) as server, pytest.raises(ServerFailed, match="no answer"):
-        ask(server.url, tries=3)
+        ask(server.url, tries=3, timeout=0.5)
     assert len(server.asked) == 2
-    with faulty(OK, hangs, hangs, hangs, OK) as server:
+    with faulty(OK, hangs, hangs, OK) as server:
         asked = Server(server.url, patience=Patience(timeout=2.0, tries=4))
         for _ in range(2):
             asked.ask([ASK], Meter())
         asked.close()
-    assert len(server.asked) == 5
+    assert len(server.asked) == 4
 
 
 @pytest.mark.parametrize("options", [{"api_key": "x"}, {"Authorization": "x"}, {"password": "x"}, {"user": KEY}])

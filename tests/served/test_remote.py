@@ -19,7 +19,7 @@ from server.loopback import MODEL, Running, running
 
 ASK = "Please describe this image in detail."
 CONFIRM = "confirm:verdict=asking,lexicon=coco"
-LENGTH = 56  # two sentences and more
+LENGTH = 40  # two sentences and more
 TEXT = "A dog beside a vase. Two cars are near the bed."
 
 
@@ -34,9 +34,19 @@ def server() -> Iterator[Running]:
         yield started
 
 
-@pytest.fixture
-def model(server: Running) -> Iterator[seewhen.Remote]:
+@pytest.fixture(scope="module")
+def offered(server: Running) -> Offers:
+    """What the server offers, found out once for all tests."""
     made = seewhen.remote(server.url, MODEL)
+    found = made.offers
+    made.close()
+    return found
+
+
+@pytest.fixture
+def model(server: Running, offered: Offers) -> Iterator[seewhen.Remote]:
+    made = seewhen.remote(server.url, MODEL)
+    made._offers = offered
     yield made
     made.close()
 
@@ -206,3 +216,9 @@ def test_when_needs_entropies(model: seewhen.Remote) -> None:
         model.generate(scene(0), ASK, "confirm:when=0.5")
     with pytest.raises(InvalidMethod):
         model.generate(scene(0), ASK, "nothing")
+
+
+def test_drafts_are_refused(model: seewhen.Remote) -> None:
+    with pytest.raises(UnsupportedMode, match="served model") as refused:
+        model.generate(scene(0), ASK, "confirm:drafts=4")
+    assert "drafts=0" in str(refused.value)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from seewhen.asking.attach import attach
-from seewhen.asking.features import shared_features
+from seewhen.asking.features import looked_once, shared_features
 from seewhen.asking.handle import Handle
 from seewhen.asking.memory import Halving
 from seewhen.asking.prefix import Kept, PrefixHook, can_share, kept_length, lay_out
@@ -175,6 +175,8 @@ class Asker:
                 layers += [0, *looks.get("relevance_layers", ())] if kept is not None else []
                 prefix = PrefixHook(self.backbone, layers, kept)
                 stack.callback(prefix.remove)
+            if shares and kept is not None:
+                stack.enter_context(looked_once(self.model, kept.seen))
             if kept is not None and parts == Parts(judge=parts.judge, budget=parts.budget):
                 handle.session.course = kept.course
             yield Attached(self, prepared, handle, shares, prefix)

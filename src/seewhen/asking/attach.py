@@ -26,7 +26,7 @@ from seewhen.decoding.fast.loop import FastLoop
 from seewhen.decoding.judging import JudgedLoop
 from seewhen.decoding.method import Method
 from seewhen.decoding.observer import Observer
-from seewhen.decoding.sequence import Sequence
+from seewhen.decoding.sequence import CachedSequence
 from seewhen.decoding.session import Session, attached_session
 from seewhen.decoding.telling import placed
 from seewhen.decoding.tilted_attention import Tilt
@@ -363,7 +363,7 @@ def _eos_ids(model: Any, kwargs: dict[str, Any]) -> frozenset[int]:
     return frozenset([eos] if isinstance(eos, int) else (int(token) for token in eos))
 
 
-def _warn_if_silent(session: Session, sequence: Sequence) -> None:
+def _warn_if_silent(session: Session, sequence: CachedSequence) -> None:
     gate = sequence.recorder.buffers.get("gate")
     if gate is not None and bool(sequence.image.valid.any()) and not bool(gate.any()):
         session.warn(

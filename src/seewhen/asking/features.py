@@ -1,4 +1,4 @@
-"""Image features computed once per image and shared by its questions.
+"""Image features computed once per image and shared by its questions, or by the methods that are asked in turn.
 
 A batch holds several questions about few images. Where a model's pixels have one row per prompt, the
 vision tower sees each image once and its features are handed to `generate` ready-made. Families that
@@ -8,8 +8,10 @@ question) are left as they are.
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -44,6 +46,40 @@ def shared_features(model: Any, inputs: dict[str, Any], images: Sequence[str]) -
     expanded = features[order] if isinstance(features, Tensor) else [features[k] for k in order]
     rest = {name: value for name, value in inputs.items() if name not in given}
     return rest | {"mm_encoder_outputs": {"image": type(output)(pooler_output=expanded)}}
+
+
+@contextmanager
+def looked_once(model: Any, seen: dict[str, Any]) -> Iterator[None]:
+    """Inside, a picture that the vision tower saw before is not shown to it again; `seen` remembers the last one.
+
+    Not where a method acts inside the tower. `generate` still gets the pixels, from which sizes are read.
+    """
+    base: Any = getattr(model, "base_model", None)
+    encode = getattr(base, "get_image_features", None)
+    if encode is None or "get_image_features" in vars(base):
+        yield
+        return
+
+    @functools.wraps(encode)
+    def remembered(**given: Any) -> Any:
+        if not seen or not _equal(seen["given"], given):
+            seen.update(given=given, features=encode(**given))
+        return seen["features"]
+
+    base.get_image_features = remembered
+    try:
+        yield
+    finally:
+        del base.get_image_features
+
+
+def _equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    def same(a: Any, b: Any) -> bool:
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            return a.device == b.device and a.dtype == b.dtype and torch.equal(a, b)
+        return type(a) is type(b) and not isinstance(a, Tensor) and bool(a == b)
+
+    return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
 
 
 def _supports(model: Any) -> bool:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 import torch
 from PIL import Image
 
 from seewhen.asking.asker import Asker, Question
-from seewhen.asking.opening import collected_warnings, plain_errors
+from seewhen.asking.beside import can_fork, done_beside
+from seewhen.asking.opening import collected_warnings, free_cores, plain_errors
 from seewhen.asking.options import Decoding
 from seewhen.asking.prefix import Kept
 from seewhen.backbones.pictures import picture_file
+from seewhen.backbones.wide import is_small
 from seewhen.decoding.method import Method
 from seewhen.decoding.trace import Trace
 from seewhen.methods import method as make_method
@@ -28,6 +32,8 @@ _BEAMS = 5
 
 # Gets a function that reads the newest entropy; gives a streamer.
 MakeStreamer = Callable[[Callable[[], float | None]], Any]
+# Gets a method and, in a process of its own, what to write to; gives a maker of streamers, or None.
+Begin = Callable[[Method, TextIO | None], MakeStreamer | None]
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,41 @@ class PictureQuestion:
         self.decoding, self._image = decoding, image
         self._question = Question(self.asker.prompt(question), (image,))
         self._kept = Kept()
+
+    def answers(self, chosen: Sequence[Method], begin: Begin, say: Callable[[str], None]) -> Iterator[Reply]:
+        """Each method's answer with its full trace, in order; a small model's on all cores that are free.
+
+        What streamers write in processes of their own is given to `say`.
+        """
+        processes = self._processes(len(chosen))
+        if processes < 2:
+            yield from (self.answer(each, full=True, streamer=begin(each, None)) for each in chosen)
+            return
+        self._read()
+        with tempfile.TemporaryDirectory() as folder:
+
+            def work(method: Method, out: TextIO) -> dict[str, Any]:
+                return _packed(self.answer(method, full=True, streamer=begin(method, out)), folder)
+
+            for method, found in zip(chosen, done_beside(work, chosen, processes, say), strict=True):
+                if found is None:  # it failed there; what is wrong is told where errors are told
+                    yield self.answer(method, full=True, streamer=begin(method, None))
+                else:
+                    yield self._unpacked(method, **found)
+
+    def _processes(self, most: int) -> int:
+        return min(most, free_cores()) if can_fork() and is_small(self.asker.model) else 1
+
+    def _read(self) -> None:
+        """The prompt, for all methods that are asked after this."""
+        with plain_errors(), collected_warnings():
+            with self.asker.attached("regular", trace=True, kept=self._kept) as attached:
+                attached.answer([self._question], {"max_new_tokens": 1, "do_sample": False})
+            self._kept.course = None  # of one token
+
+    def _unpacked(self, chosen: Method, text: str, notes: list[str], stored: str | None) -> Reply:
+        trace = None if stored is None else dataclasses.replace(Trace.load(stored), completing=self._with_picture)
+        return Reply(label(chosen), chosen.prepare(self.asker.tokenizer), text, trace, tuple(notes))
 
     def answer(self, chosen: Method, *, full: bool, streamer: MakeStreamer | None = None) -> Reply:
         """Generate once. `full` keeps the full trace."""
@@ -133,6 +174,15 @@ class PictureQuestion:
                 torch.cuda.synchronize()
             seconds = time.perf_counter() - started
         return seconds, len(self.asker.new_tokens(output, inputs["input_ids"])[0]), rows
+
+
+def _packed(reply: Reply, folder: str) -> dict[str, Any]:
+    """A reply as another process can give it: in JSON, with its trace in a file."""
+    stored = None
+    if reply.trace is not None:
+        place = Path(tempfile.mkdtemp(dir=folder)) / "trace"
+        stored = str(dataclasses.replace(reply.trace, completing=None).save(place))
+    return {"text": reply.text, "notes": reply.notes, "stored": stored}
 
 
 def _newest_entropy(session: Any) -> float | None:

@@ -24,11 +24,14 @@ _LOOKS, _BETWEEN = 9, 0.004
 def open_model(model: str, options: Mapping[str, Any]) -> Loaded:
     """Load the model called `model`; `options` are those of `seewhen.load`."""
     from seewhen.backbones import loading
+    from seewhen.backbones.wide import lay_wide
 
     check_device(options.get("device"))
     prepare_for(model)
     with plain_errors():
-        return loading.load(model, **options)
+        loaded = loading.load(model, **options)
+        lay_wide(loaded.model)
+        return loaded
 
 
 def prepare_for(model: str) -> None:
@@ -42,7 +45,7 @@ def prepare_for(model: str) -> None:
             "Install seewhen again, or name another with --model.",
         )
     # Its steps are too short to share even an idle machine.
-    _limit_threads(1 if is_packaged(model) else _idle_cores())
+    _limit_threads(1 if is_packaged(model) else free_cores())
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -56,11 +59,13 @@ def _limit_threads(most: int) -> None:
     torch.set_num_threads(min(torch.get_num_threads(), most))
 
 
-def _idle_cores() -> int:
-    """Cores that nobody else is using now, as far as the system says; one at least."""
+def free_cores() -> int:
+    """Cores that nobody else is using now, as far as the system says: one at least, OMP_NUM_THREADS at most."""
     every = os.cpu_count() or 1
     ours = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else every
-    return max(1, ours - round(_others_at_work() * ours / every))  # others may run on any core
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    most = max(1, int(told)) if told.isdecimal() else every
+    return max(1, min(most, ours - round(_others_at_work() * ours / every)))  # others may run on any core
 
 
 def _others_at_work() -> int:

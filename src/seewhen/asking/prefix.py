@@ -115,12 +115,14 @@ class _Reading(threading.local):
 
 @dataclass
 class Kept:
-    """The prefix that was read last: what it was made of, its keys and values, states that were looked at."""
+    """The prefix that was read last: what it was made of, its keys and values, states that were looked at; and the
+    picture that was."""
 
     given: tuple[Tensor, ...] = ()  # embeddings, mask, positions
     cache: Any = None
     looks: dict[int, Tensor] = field(default_factory=dict)
     course: Course | None = None  # what plain decoding made of the prompt
+    seen: dict[str, Any] = field(default_factory=dict)  # the picture's features, see `features.looked_once`
 
     def holds(self, given: tuple[Tensor, ...], looks: frozenset[int]) -> bool:
         """Whether it is this prefix, bit for bit, with the states of these layers."""

@@ -256,14 +256,17 @@ def give_image_token(model: Any, processor: Any) -> None:
 
 def _prepare(name_or_path: str | Path) -> None:
     """Make our ports known to transformers; refuse what has no weights."""
-    from seewhen.backbones.qwen_vl import register as register_models
     from seewhen.backbones.shapes import is_shape
 
+    if str(name_or_path) in (PACKAGED, PHOTO):  # neither is a port, which takes a quarter of a second to import
+        return
     if is_shape(str(name_or_path)):
         raise InvalidInput(
             f"{name_or_path} has no weights and no tokenizer.",
             "Shapes are for `seewhen doctor` and for measurements: see seewhen.backbones.shapes.random_model.",
         )
+    from seewhen.backbones.qwen_vl import register as register_models
+
     register_models()
 
 

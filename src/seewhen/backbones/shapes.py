@@ -10,152 +10,21 @@ Values are those of the published `config.json` files (facts; the files themselv
 
 from __future__ import annotations
 
+import copy
+import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from importlib import resources
 from typing import Any
 
 from seewhen.errors import InvalidInput
 
 PREFIX = "shape:"
-_VICUNA = {
-    "model_type": "llama",
-    "vocab_size": 32064,
-    "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-5,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-    "tie_word_embeddings": False,
-}
-_VICUNA_7B = _VICUNA | {
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-}
-_VICUNA_13B = _VICUNA | {
-    "hidden_size": 5120,
-    "intermediate_size": 13824,
-    "num_hidden_layers": 40,
-    "num_attention_heads": 40,
-    "num_key_value_heads": 40,
-}
-_CLIP_LARGE_336 = {
-    "model_type": "clip_vision_model",
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "image_size": 336,
-    "patch_size": 14,
-    "projection_dim": 768,
-}
-_QWEN_35_4B = {
-    "hidden_size": 2560,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "vocab_size": 248320,
-    "max_position_embeddings": 262144,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "tie_word_embeddings": True,
-    "eos_token_id": 248044,
-    "rope_parameters": {
-        "rope_type": "default",
-        "rope_theta": 10_000_000.0,
-        "mrope_section": [11, 11, 10],
-        "mrope_interleaved": True,
-        "partial_rotary_factor": 0.25,
-    },
-}
-_QWEN_35_VISION = {
-    "depth": 24,
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_heads": 16,
-    "out_hidden_size": 2560,
-}
-
-# What `tiny` makes of a size, wherever it appears; head sizes stay, so that rotary sections fit.
-_TINY_TEXT = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 8, "num_attention_heads": 4}
-_TINY_TEXT |= {"num_key_value_heads": 4, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
-_TINY_VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
-_TINY_VISION |= {"depth": 2, "num_heads": 2, "out_hidden_size": 64, "projection_dim": 16}
-_TINY_QWEN_VL = {"width": 32, "layers": 2, "heads": 2, "mlp_ratio": 2.0, "output_dim": 64}
-
-
-def _shrunk(sizes: Mapping[str, Any], tiny: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tiny.get(name, value) for name, value in sizes.items()}
-
-
-def _llava(text: dict[str, Any], tiny: bool) -> Any:
-    from transformers import LlavaConfig
-
-    vision = _CLIP_LARGE_336
-    if tiny:
-        text, vision = _shrunk(text, _TINY_TEXT), _shrunk(vision, _TINY_VISION)
-    return LlavaConfig(text_config=dict(text), vision_config=dict(vision), image_token_index=32000)
-
-
-def _instructblip(tiny: bool) -> Any:
-    from transformers import InstructBlipConfig
-
-    vision = {"hidden_size": 1408, "intermediate_size": 6144, "num_hidden_layers": 39, "num_attention_heads": 16}
-    former = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
-    text = _VICUNA_7B
-    if tiny:
-        text, vision = _shrunk(text, _TINY_TEXT), _shrunk(vision, _TINY_VISION)
-        former = _shrunk(former, _TINY_VISION)
-    former |= {"vocab_size": 30523, "encoder_hidden_size": vision["hidden_size"]}
-    return InstructBlipConfig(
-        text_config=dict(text),
-        vision_config=vision,
-        qformer_config=former,
-        num_query_tokens=32,
-        image_token_index=32000,
-    )
-
-
-def _qwen_vl(tiny: bool) -> Any:
-    from seewhen.backbones.qwen_vl import QwenVLConfig, QwenVLTextConfig, QwenVLVisionConfig
-
-    text = {"vocab_size": 151936, "num_key_value_heads": 32, "rms_norm_eps": 1e-6, "initializer_range": 0.02}
-    vision: dict[str, Any] = {}
-    if tiny:
-        text |= {k: v for k, v in _TINY_TEXT.items() if not k.startswith("linear")}
-        vision = dict(_TINY_QWEN_VL) | {"resampler_head_dim": 16}
-    return QwenVLConfig(text_config=QwenVLTextConfig(**text), vision_config=QwenVLVisionConfig(**vision))
-
-
-def _qwen_35(tiny: bool) -> Any:
-    from transformers import Qwen3_5Config
-
-    text, vision = _QWEN_35_4B, _QWEN_35_VISION
-    if tiny:
-        text, vision = _shrunk(text, _TINY_TEXT), _shrunk(vision, _TINY_VISION)
-    return Qwen3_5Config(text_config=dict(text), vision_config=dict(vision), tie_word_embeddings=True)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A published size: how to build its configuration, and the checkpoint it is the size of."""
-
-    build: Callable[[bool], Any]
-    checkpoint: str
-
-
-SHAPES: Mapping[str, Shape] = {
-    "llava-1.5-7b": Shape(lambda tiny: _llava(_VICUNA_7B, tiny), "llava-hf/llava-1.5-7b-hf"),
-    "llava-1.5-13b": Shape(lambda tiny: _llava(_VICUNA_13B, tiny), "llava-hf/llava-1.5-13b-hf"),
-    "instructblip-7b": Shape(_instructblip, "Salesforce/instructblip-vicuna-7b"),
-    "qwen-vl-7b": Shape(_qwen_vl, "Qwen/Qwen-VL"),
-    "qwen3.5-4b": Shape(_qwen_35, "Qwen/Qwen3.5-4B"),
-}
+# By name: the checkpoint it is the size of, its configuration, and what `tiny` makes of some sizes. Sizes of heads
+# stay, so that rotary sections fit.
+SHAPES: Mapping[str, Mapping[str, Any]] = json.loads(
+    resources.files("seewhen.backbones").joinpath("shapes.json").read_text(encoding="utf-8")
+)
 
 
 def is_shape(name: str) -> bool:
@@ -170,7 +39,15 @@ def shape_config(name: str, *, tiny: bool = False, layers: int | None = None) ->
         raise InvalidInput(
             f"There is no shape {name!r}.", f"Shapes: {', '.join(PREFIX + known for known in SHAPES)}."
         )
-    config = shape.build(tiny)
+    from transformers import AutoConfig
+
+    from seewhen.backbones.qwen_vl import register as register_models
+
+    register_models()
+    sizes = copy.deepcopy(dict(shape["config"]))
+    for part, shrunk in shape["tiny"].items() if tiny else ():
+        sizes[part] |= shrunk
+    config = AutoConfig.for_model(**sizes)
     if layers is not None:
         text = config.get_text_config(decoder=True)
         text.num_hidden_layers = layers

@@ -1,7 +1,7 @@
 """The command line: `seewhen COMMAND`.
 
-One file per command, each with a `register(app)` function. Command modules import nothing heavy at
-the top (no torch, no transformers), so that `seewhen --help` answers at once.
+One file per command. Command modules import nothing heavy at the top (no torch, no transformers), so that
+`seewhen --help` answers at once.
 """
 
 from __future__ import annotations
@@ -16,32 +16,33 @@ import typer
 
 from seewhen import __version__
 from seewhen.cli.groups import Commands
+from seewhen.cli.options import flags
 from seewhen.errors import SeewhenError
 
-# In the order in which `seewhen --help` shows them.
-COMMANDS = (
-    "describe",
-    "ask",
-    "check",
-    "compare",
-    "trying",
-    "demo",
-    "scenes",
-    "methods",
-    "models",
-    "doctor",
-    "diagnose",
-    "score",
-    "data",
-    "eval",
-    "sweep",
-    "report",
-    "figure",
-    "view",
-    "calibrate",
-    "bench",
-    "serve",
-)
+# File and function of each, or the group of its commands; in the order in which `seewhen --help` shows them.
+COMMANDS = {
+    "describe": "describe.describe",
+    "ask": "ask.ask",
+    "check": "check.check",
+    "compare": "compare.compare",
+    "try": "trying.try_command",
+    "demo": "demo.demo",
+    "scenes": "scenes.group",
+    "methods": "methods.methods",
+    "models": "models.models",
+    "doctor": "doctor.doctor",
+    "diagnose": "diagnose.diagnose",
+    "score": "score.score",
+    "data": "data.group",
+    "eval": "eval.eval_command",
+    "sweep": "sweep.sweep_command",
+    "report": "report.report",
+    "figure": "figure.figure",
+    "view": "view.view",
+    "calibrate": "calibrate.group",
+    "bench": "bench.bench",
+    "serve": "serve.serve",
+}
 
 app = typer.Typer(
     name="seewhen",
@@ -73,8 +74,13 @@ def _options(
     _debug = debug
 
 
-for _name in COMMANDS:
-    importlib.import_module(f"seewhen.cli.{_name}").register(app)
+for _name, _place in COMMANDS.items():
+    _file, _, _member = _place.partition(".")
+    _found = getattr(importlib.import_module(f"seewhen.cli.{_file}"), _member)
+    if isinstance(_found, typer.Typer):
+        app.add_typer(_found, name=_name)
+    else:
+        app.command(_name)(flags(_found))
 
 
 def main() -> None:

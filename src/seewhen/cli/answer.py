@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from seewhen.cli.options import AUTO, DecodingFlags, OutputFlags, PictureModelFlags, check_writable, refuse_trace
+from seewhen.cli.starting import starting
 
 Flags = TypeVar("Flags", bound=PictureModelFlags)
 
@@ -34,8 +35,9 @@ def answer_one(
     for file in (output.html, trace):
         check_writable(file)
     image, model = checked_picture(path, model)
-    (chosen,) = choose([method], settings)
-    console, asked = prepare(image, question, model, decoding)
+    with starting():
+        (chosen,) = choose([method], settings)
+        console, asked = prepare(image, question, model, decoding)
     full = console.is_terminal or output.as_json or output.html is not None or trace is not None
     reply = asked.answer(
         chosen, full=full, streamer=None if output.as_json else streamer_for(console, asked.asker)

@@ -7,13 +7,8 @@ from typing import Annotated
 import typer
 
 from seewhen.cli.describe import ImageFile, TraceFile
-from seewhen.cli.options import AnyModelFlags, DecodingFlags, MethodOrDefault, OutputFlags, Settings, flags
+from seewhen.cli.options import AnyModelFlags, DecodingFlags, MethodOrDefault, OutputFlags, Settings
 from seewhen.errors import InvalidInput
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command()(flags(ask))
 
 
 def ask(

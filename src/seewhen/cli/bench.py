@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seewhen.cli.options import LoadingFlags, MethodNames, Settings, check_writable, flags
+from seewhen.cli.options import LoadingFlags, MethodNames, Settings, check_writable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from seewhen.speed.measure import Cost
 
 _METHODS = "regular,cai,cai:contrast=3"  # the paper's table has CAI without and with its contrast
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command()(flags(bench))
 
 
 def bench(

@@ -21,19 +21,15 @@ Samples = Annotated[
 Out = Annotated[Path, typer.Option("--out", help="The safetensors file to write.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    calibrate = typer.Typer(
-        help="Fit directions for vti or ict, or the verdict of confirm, on pictures that no evaluation uses.",
-        no_args_is_help=True,
-        cls=Commands,
-    )
-    calibrate.command()(flags(confirm))
-    calibrate.command()(flags(vti))
-    calibrate.command()(flags(ict))
-    app.add_typer(calibrate, name="calibrate")
+group = typer.Typer(
+    help="Fit directions for vti or ict, or the verdict of confirm, on pictures that no evaluation uses.",
+    no_args_is_help=True,
+    cls=Commands,
+)
 
 
+@group.command()
+@flags
 def confirm(
     out: Annotated[Path, typer.Option("--out", help="The JSON file to write.")],
     *,
@@ -47,6 +43,10 @@ def confirm(
     word_offsets: Annotated[
         bool, typer.Option(help="An offset for words with enough examples; shrunk towards none.")
     ] = True,
+    drafts: Annotated[
+        int,
+        typer.Option("--drafts", help="For confirm:drafts=N: the verdict knows what N further texts name."),
+    ] = 0,
     seed: Annotated[int, typer.Option("--seed", help="Of sampling, and of the halves for fit and threshold.")] = 0,
     material: MaterialFlags,
     model: ModelFlags,
@@ -69,16 +69,18 @@ def confirm(
     from seewhen.runs.fitting import fitted
 
     captions = material.captions(open_model(model.model, model.loading()))
-    verdict = fitted(captions, images, keep=keep, offsets=word_offsets, greedy=greedy, seed=seed)
+    verdict = fitted(captions, images, keep=keep, offsets=word_offsets, greedy=greedy, seed=seed, drafts=drafts)
     verdict.save(out)
     facts = verdict.about
     typer.echo(
         f"{out}: fitted on {facts['mentions']} objects said, {facts['invented']} of them invented; {keep:.0%} of "
         f"true ones are confirmed from a probability of {verdict.threshold:.2f}. "
-        f"Use it as --method confirm:verdict={out}"
+        f"Use it as --method confirm:{f'drafts={drafts},' if drafts else ''}verdict={out}"
     )
 
 
+@group.command()
+@flags
 def vti(
     out: Out,
     *,
@@ -114,6 +116,8 @@ def vti(
     _done("vti", directions.save(out), len(chosen))
 
 
+@group.command()
+@flags
 def ict(
     out: Out,
     *,

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seewhen.cli.options import AUTO, AnyModelFlags, ModelFlags, check_writable, flags
+from seewhen.cli.options import AUTO, AnyModelFlags, ModelFlags, check_writable
+from seewhen.cli.starting import starting
 from seewhen.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -39,11 +40,6 @@ class JudgingFlags:
     threshold: Annotated[
         float | None, typer.Option("--threshold", help="Log-odds from which an object is confirmed.")
     ] = None
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command()(flags(check))
 
 
 def check(
@@ -159,11 +155,12 @@ def _checker(judging: JudgingFlags, flags: AnyModelFlags, served: Remote | None)
     if served is not None:
         return functools.partial(served.check, **dataclasses.asdict(judging))
 
-    from seewhen.asking.asker import Asker
-    from seewhen.asking.check import Checker
-    from seewhen.asking.opening import open_model
+    with starting():
+        from seewhen.asking.asker import Asker
+        from seewhen.asking.check import Checker
+        from seewhen.asking.opening import open_model
 
-    return Checker(Asker(open_model(flags.model, flags.loading())), **dataclasses.asdict(judging)).check
+        return Checker(Asker(open_model(flags.model, flags.loading())), **dataclasses.asdict(judging)).check
 
 
 def _by(judging: JudgingFlags, flags: AnyModelFlags) -> dict[str, Any]:

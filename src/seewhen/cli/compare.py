@@ -15,9 +15,9 @@ from seewhen.cli.options import (
     OutputFlags,
     Settings,
     check_writable,
-    flags,
     refuse_trace,
 )
+from seewhen.cli.starting import starting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,11 +29,6 @@ if TYPE_CHECKING:
 
 METHODS = "regular,cai,cai:contrast=3"
 SERVED = "regular,confirm"  # what can be asked of a server
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command()(flags(compare))
 
 
 def compare(
@@ -85,9 +80,10 @@ def compare(
     check_writable(output.html)
     check_writable(None if trace is None else trace / "trace")
     opened, known = checked_picture(image, model)
-    chosen = choose(specs, settings or [])
     prompt = question or DESCRIBE
-    console, asked = prepare(opened, prompt, known, decoding)
+    with starting():
+        chosen = choose(specs, settings or [])
+        console, asked = prepare(opened, prompt, known, decoding)
     replies, shown = run(console, asked, chosen, quiet=output.as_json)
     about = showing.about(known, decoding, asked.asker, str(image), prompt)
     if output.as_json:
@@ -115,13 +111,19 @@ def run(
     from seewhen.cli.output import Shown
     from seewhen.methods.grammar import label
 
-    replies = []
-    for each in chosen:
-        streams = console.is_terminal and not quiet
-        if streams:
-            console.rule(label(each), align="left", style="dim")
-        streamer = streamer_for(console, asked.asker) if streams else None
-        replies.append(asked.answer(each, full=True, streamer=streamer))
+    def begin(method: Method, out: Any) -> Any:
+        if quiet or not console.is_terminal:
+            return None
+        if out is not None:  # in a process of its own
+            console.file = out
+        console.rule(label(method), align="left", style="dim")
+        return streamer_for(console, asked.asker)
+
+    def say(text: str) -> None:
+        console.file.write(text)
+        console.file.flush()
+
+    replies = list(asked.answers(chosen, begin, say))
     costs = asked.costs([each.method for each in replies]) if timed else None
     return replies, Shown(asked.asker, replies, costs, truth)
 

@@ -18,14 +18,10 @@ if TYPE_CHECKING:
     from seewhen.benchmarks.sources import Part
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    data = typer.Typer(help="The benchmarks' files in a folder of yours.", no_args_is_help=True, cls=Commands)
-    data.command()(check)
-    data.command()(get)
-    app.add_typer(data, name="data")
+group = typer.Typer(help="The benchmarks' files in a folder of yours.", no_args_is_help=True, cls=Commands)
 
 
+@group.command()
 def check(
     folder: Annotated[Path, typer.Argument(help="Folder with the benchmarks' files, as published.")],
     benchmark: Annotated[
@@ -57,6 +53,7 @@ def check(
         raise typer.Exit(1)
 
 
+@group.command()
 def get(
     benchmark: Annotated[
         str, typer.Argument(metavar="BENCH", help=f"{', '.join(BENCHMARKS.built_in)}, or your own.")

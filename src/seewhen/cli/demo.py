@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from seewhen.cli.options import AUTO, DecodingFlags, ModelFlags, PictureModelFlags, check_folder, flags
+from seewhen.cli.options import AUTO, DecodingFlags, ModelFlags, PictureModelFlags, check_folder
+from seewhen.cli.starting import starting
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from seewhen.decoding.method import Method
     from seewhen.showing.viewer.payload import Truth
 
 # `coco`: the lexicon with which the averages were measured.
@@ -42,11 +40,6 @@ class Subject:
 
     path: Path
     truth: Truth
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command()(flags(demo))
 
 
 def demo(
@@ -78,7 +71,6 @@ def demo(
     from seewhen.backbones.photo.source import INSTALL
     from seewhen.cli import output as showing
     from seewhen.cli.answer import checked_picture
-    from seewhen.methods.grammar import choose
     from seewhen.showing.averages import averages_of
 
     decoding.check()
@@ -90,7 +82,7 @@ def demo(
     out.mkdir(parents=True, exist_ok=True)
     subjects = _photographs(out, photo) if scene is None else [_drawn(out, scene)]
     _, known = checked_picture(subjects[0].path, model)
-    pages = _pages(subjects, choose(METHODS), known, decoding)
+    pages = _pages(subjects, known, decoding)
     averages = averages_of(known.model)
     console.print(_closing(averages), soft_wrap=True)
     pages = [{**page, "averages": averages} for page in pages]
@@ -127,21 +119,21 @@ def _drawn(out: Path, scene: int) -> Subject:
     return Subject(out / "scene.png", Truth(drawn.names))
 
 
-def _pages(
-    subjects: list[Subject], chosen: Sequence[Method], model: ModelFlags, decoding: DecodingFlags
-) -> list[dict[str, Any]]:
+def _pages(subjects: list[Subject], model: ModelFlags, decoding: DecodingFlags) -> list[dict[str, Any]]:
     """Every method on every picture: printed as a table, and as payloads of the page."""
     from rich.console import Console
 
-    from seewhen.asking.one_picture import PictureQuestion
-    from seewhen.asking.opening import open_model
-    from seewhen.asking.options import DESCRIBE
-    from seewhen.backbones.pictures import open_image
-    from seewhen.cli import output as showing
-    from seewhen.cli.compare import print_table, run
-
     console = Console(highlight=False)
-    with Console(stderr=True).status("loading the model"):
+    with starting(), Console(stderr=True).status("loading the model"):
+        from seewhen.asking.one_picture import PictureQuestion
+        from seewhen.asking.opening import open_model
+        from seewhen.asking.options import DESCRIBE
+        from seewhen.backbones.pictures import open_image
+        from seewhen.cli import output as showing
+        from seewhen.cli.compare import print_table, run
+        from seewhen.methods.grammar import choose
+
+        chosen = choose(METHODS)
         loaded = open_model(model.model, model.loading())
     pages: list[dict[str, Any]] = []
     for subject in subjects:

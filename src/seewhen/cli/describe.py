@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from seewhen.cli.options import AnyModelFlags, DecodingFlags, MethodOrDefault, OutputFlags, Settings, flags
+from seewhen.cli.options import AnyModelFlags, DecodingFlags, MethodOrDefault, OutputFlags, Settings
 
 ImageFile = Annotated[
     Path, typer.Argument(help="The picture: JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF, HEIC.", show_default=False)
@@ -15,11 +15,6 @@ ImageFile = Annotated[
 TraceFile = Annotated[
     Path | None, typer.Option("--trace", help="Save the full trace as FILE.json and FILE.safetensors.")
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command()(flags(describe))
 
 
 def describe(

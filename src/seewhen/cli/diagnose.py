@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from seewhen.cli.options import LoadingFlags, ModelFlags, flags
+from seewhen.cli.options import LoadingFlags, ModelFlags
 from seewhen.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -70,11 +70,6 @@ class MaterialFlags:
         return Captions(Asker(loaded), self.lexicon, self.max_new_tokens, self.batch)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command()(flags(diagnose))
-
-
 def diagnose(
     model: Annotated[str, typer.Argument(help="Hub id, checkpoint directory, photo or packaged.")],
     photos: Annotated[
@@ -127,7 +122,8 @@ def diagnose(
     found = None if photos else diagnosed(material.captions(loaded), images, ways, draws)
     looked = _looked(loaded, images, material, labels=not photos)
     like = scalars(looked, found)
-    rungs = [rung for rung in ladder() if rung.name != model]  # the packaged model is one: not from itself
+    every = {rung.name: rung for rung in ladder()}
+    rungs = [rung for name, rung in every.items() if name != model]  # the packaged model is one: not from itself
     foreseen = [*predictions(like, rungs), *predictions(like, rungs, "f1")]
     if as_json:
         about = {
@@ -139,7 +135,7 @@ def diagnose(
         plain = _plain(found, looked, foreseen)
         typer.echo(json.dumps({"schema": "seewhen/diagnosis/1", **about, **plain}, indent=2))
     else:
-        typer.echo("\n".join([*_words(found, looked), *foretold(foreseen, rungs, like)]))
+        typer.echo("\n".join([*_words(found, looked), *foretold(foreseen, rungs, like, every.get(model))]))
 
 
 def _own(photos: list[str], material: MaterialFlags) -> list[Labelled]:

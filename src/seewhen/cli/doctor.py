@@ -8,11 +8,6 @@ from typing import Annotated, Any
 import typer
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command(name="doctor")(doctor)
-
-
 def doctor(
     model: Annotated[
         str | None,

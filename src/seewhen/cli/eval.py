@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seewhen.benchmarks import BENCHMARKS
-from seewhen.cli.options import MethodsOrDefault, Settings, check_folder, flags
+from seewhen.cli.options import MethodsOrDefault, Settings, check_folder
 from seewhen.cli.running import (
     AskFlags,
     Controls,
@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from seewhen.benchmarks.base import Benchmark
     from seewhen.decoding.method import Method
     from seewhen.runs.evaluate import Ask, Machine
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("eval")(flags(eval_command))
 
 
 def eval_command(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seewhen.cli.options import ModelFlags, Settings, check_writable, flags
+from seewhen.cli.options import ModelFlags, Settings, check_writable
 from seewhen.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from seewhen.showing.figures.catalogue import Entry
 
 _ONE, _MANY = 24, 60  # scenes, unless said: to find a telling answer in, or to measure on
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("figure")(flags(figure))
 
 
 def figure(
@@ -213,11 +208,13 @@ class _Source:
 
 def _traced(path: Path, image: Path | None, objects: str | None, row: int) -> Case:
     from seewhen.decoding.trace import Trace
-    from seewhen.showing.figures.cases import case_of, scene_case, scene_named
+    from seewhen.showing.figures.cases import case_of, scene_case
 
     trace = Trace.load(path)
     if image is not None and str(image).startswith("scene:"):
         from dataclasses import replace
+
+        from seewhen.scenes import scene_named
 
         return replace(scene_case(scene_named(str(image).removeprefix("scene:")), trace=trace), row=row)
     from seewhen.backbones.pictures import open_image

@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from seewhen.methods.grammar import Term
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command(name="methods")(methods)
-
-
 def methods(
     name: Annotated[
         str | None, typer.Argument(help="Show one method in detail, or some as written anywhere: cai:paper+vcd.")

@@ -9,11 +9,6 @@ from typing import Annotated
 import typer
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command(name="models")(models)
-
-
 def models(
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
@@ -36,7 +31,7 @@ def models(
     if as_json:
         facts = {"families": [asdict(family) for family in FAMILIES], "how": HOW}
         facts["brought"] = BROUGHT
-        facts["shapes"] = {PREFIX + name: shape.checkpoint for name, shape in SHAPES.items()}
+        facts["shapes"] = {PREFIX + name: shape["checkpoint"] for name, shape in SHAPES.items()}
         typer.echo(json.dumps(facts, indent=2))
         return
     from rich.table import Table

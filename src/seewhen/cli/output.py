@@ -95,19 +95,12 @@ def _facts_without_trace(
     """Words alone: of a loop that keeps no trace, and of a served model, only the text is known."""
     from dataclasses import asdict
 
-    from seewhen.showing.viewer.naming import Verdicts, named_objects
+    from seewhen.showing.viewer.naming import marked
 
     pieces = re.findall(r"\s*[\w'’-]+|\s*[^\w\s]+|\s+", reply.text)
     words: list[dict[str, Any]] = [
         {"text": piece, "start": at, "end": at + 1, "risk": None} for at, piece in enumerate(pieces)
     ]
-    if truth is not None:
-        for named in named_objects(pieces, truth.objects):
-            for word in words[named.start : named.end]:
-                word["object"], word["present"] = named.name, named.present
-    asked = None if reply.told is None else Verdicts(pieces, reply.told)
-    for number, verdict in asked.of_words().items() if asked else ():
-        words[number]["asked"] = verdict
     nothing = {"id": -1, "special": False, "entropy": None, "risk": None, "probability": None}
     return {
         "label": reply.label,
@@ -119,7 +112,7 @@ def _facts_without_trace(
         "tilted_layers": [],
         "fired": None,
         "cost": None if cost is None else asdict(cost),
-        "asked": None if asked is None else asked.summary(),
+        "asked": marked(words, None if truth is None else truth.objects, reply.told),
     }
 
 

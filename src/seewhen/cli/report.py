@@ -12,11 +12,6 @@ import typer
 from seewhen.cli.options import ModelFlags, check_folder
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("report")(report)
-
-
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run directories, or folders that hold some.")],
     out: Annotated[

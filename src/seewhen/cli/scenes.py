@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from seewhen.atomic import replacing
 from seewhen.cli.groups import Commands
 from seewhen.cli.options import check_folder
 
@@ -19,19 +17,15 @@ if TYPE_CHECKING:
     from seewhen.scenes.world import Split
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    told = "Labelled pictures of the packaged model's world."
-    scenes = typer.Typer(help=told, no_args_is_help=True, cls=Commands)
-
-    @scenes.callback()
-    def _keep_subcommand() -> None:
-        """Typer would fold a single command into its parent."""
-
-    scenes.command()(render)
-    app.add_typer(scenes, name="scenes")
+group = typer.Typer(help="Labelled pictures of the packaged model's world.", no_args_is_help=True, cls=Commands)
 
 
+@group.callback()
+def _keep_subcommand() -> None:
+    """Typer would fold a single command into its parent."""
+
+
+@group.command()
 def render(
     out: Annotated[Path, typer.Option("--out", help="Folder for the pictures and scenes.json.")],
     n: Annotated[int, typer.Option("--n", min=1, help="How many scenes.")] = 16,
@@ -61,7 +55,8 @@ def render(
     chosen = scenes.dataset(cast("Split", split), n, seed=seed, artwork=artwork)
     out.mkdir(parents=True, exist_ok=True)
     for scene in track(chosen, "drawing", console=Console(stderr=True), transient=True):
-        _atomically(out / scene.image, partial(scenes.render(scene).save, format="PNG"))
+        with replacing(out / scene.image) as temporary:
+            scenes.render(scene).save(temporary, format="PNG")
     _write_json(out / "scenes.json", [scenes.truth(scene) for scene in chosen])
     if questions:
         _questions(out, chosen)
@@ -87,15 +82,5 @@ def _write_json(path: Path, content: Any) -> None:
 
 
 def _write_text(path: Path, text: str) -> None:
-    _atomically(path, lambda file: file.write(text.encode()))
-
-
-def _atomically(path: Path, write: Callable[[Any], Any]) -> None:
-    """A reader sees the whole file or none."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            write(file)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(path) as temporary:
+        Path(temporary).write_bytes(text.encode())

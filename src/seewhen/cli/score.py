@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 _AS_WIDE_AS_IT_IS = 1000  # in a pipe: programs read these figures
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("score")(score)
-
-
 def score(
     benchmark: Annotated[
         str, typer.Argument(metavar="BENCH", help=f"{', '.join(BENCHMARKS.built_in)}, or your own.")

@@ -9,16 +9,11 @@ from typing import Annotated
 
 import typer
 
-from seewhen.cli.options import REQUEST_HELP, LoadingFlags, Settings, flags, given, refuse, show_traceback
+from seewhen.cli.options import REQUEST_HELP, LoadingFlags, Settings, given, refuse, show_traceback
 from seewhen.errors import InvalidInput, MissingDependency
 
 KEY_VARIABLE = "SEEWHEN_API_KEY"
 UPSTREAM_KEY = "SEEWHEN_UPSTREAM_KEY"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command()(flags(serve))
 
 
 def serve(

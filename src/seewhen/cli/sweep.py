@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from seewhen.benchmarks import BENCHMARKS
-from seewhen.cli.options import MethodName, Settings, check_folder, flags
+from seewhen.cli.options import MethodName, Settings, check_folder
 from seewhen.cli.running import (
     AskFlags,
     Controls,
@@ -18,11 +18,6 @@ from seewhen.cli.running import (
     captured,
     machine_of,
 )
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("sweep")(flags(sweep_command))
 
 
 def sweep_command(

@@ -13,7 +13,7 @@ import typer
 
 from seewhen.asking.options import TRIED, TRIED_SERVED
 from seewhen.cli.check import JudgingFlags
-from seewhen.cli.options import LoadingFlags, Settings, check_folder, flags, refuse
+from seewhen.cli.options import LoadingFlags, Settings, check_folder, refuse
 from seewhen.cli.running import SERVED_ELSEWHERE, ServedOftenFlags
 from seewhen.errors import InvalidInput
 
@@ -50,11 +50,6 @@ class SamplingFlags:
             raise InvalidInput(
                 f"--temperature {self.temperature} is none.", "Leave out --do-sample for greedy decoding."
             )
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("try")(flags(try_command))
 
 
 def try_command(

@@ -9,13 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from seewhen.cli.options import ModelFlags, check_writable, flags
+from seewhen.cli.options import ModelFlags, check_writable
 from seewhen.errors import InvalidInput
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command()(flags(view))
 
 
 def view(

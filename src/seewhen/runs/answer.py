@@ -19,7 +19,7 @@ from seewhen.errors import InvalidInput
 from seewhen.methods import method_from_json
 from seewhen.runs.noise import HashedNoise, Noise, OwnNoise, stream_seed
 from seewhen.runs.pictures import open_picture
-from seewhen.runs.told import kept
+from seewhen.runs.told import asked, kept
 from seewhen.runs.work import Answer, Task
 
 
@@ -94,12 +94,7 @@ class ModelAnswerer:
             return facts
         if self._tilts:
             facts["fired"] = round(batch.trace.fired_tokens()[row] / max(len(batch.answers[row].tokens), 1), 4)
-        told = _told(batch, row)
-        if "taken_back" in told:
-            facts |= {"asked": told["asked"], "taken_back": len(told["taken_back"])}
-            facts["denied"] = sum(verdict["verdict"] == "denied" for verdict in told["verdicts"])
-            facts["steps_per_token"] = round(told["steps"] / max(told["tokens"], 1), 4)
-        return facts
+        return facts | asked(_told(batch, row))
 
     def _decoding(self, asked: Sequence[Question], seed: int | None) -> dict[str, Any]:
         # Some methods draw noise of their own; the batch is always cut the same way, so this repeats.

@@ -41,9 +41,11 @@ class Captions:
     tokens: int = 64
     batch: int = 8
 
-    def said(self, images: Sequence[Labelled], seed: int | None, advance: Advance = lambda _: None) -> list[Said]:
+    def said(
+        self, images: Sequence[Labelled], seed: int | None, advance: Advance = lambda _: None, drafts: int = 0
+    ) -> list[Said]:
         """Every object of every caption, first mentions only; greedy without a seed, else temperature 1."""
-        marking = make_method("confirm", "mark", lexicon=self.lexicon, verdict="asking")
+        marking = make_method("confirm", "mark", lexicon=self.lexicon, verdict="asking", drafts=drafts)
         found: list[Said] = []
         for some, batches in self.described(marking, images, seed, True):
             told = [row for batch in batches if batch.trace is not None for row in batch.trace.told]
@@ -88,5 +90,5 @@ def _first_mentions(image: Labelled, verdicts: Sequence[dict[str, Any]]) -> Iter
     for told in verdicts:
         if told["object"] not in seen:
             seen.add(told["object"])
-            signals = Signals(**{name: told[name] for name in WRITTEN})
+            signals = Signals(told["odds"], *(told.get(name) for name in WRITTEN[1:]))
             yield Said(image.name, told["object"], signals, told["object"] in image.objects)

@@ -55,31 +55,68 @@ def _tilt(shape: TiltShape) -> Iterator[str]:
         yield "    The place hardly matters to it: it is much nearer to a uniform tilt than to none."
 
 
-def foretold(found: Sequence[Prediction], rungs: Sequence[Rung], model: Mapping[str, float]) -> Iterator[str]:
-    """What methods would do, and how far that goes beyond what was measured."""
+def foretold(
+    found: Sequence[Prediction], rungs: Sequence[Rung], model: Mapping[str, float], own: Rung | None = None
+) -> Iterator[str]:
+    """What methods would do, and how far that goes beyond what was measured. `own` are the effects that were
+    measured on this very model, where it is one of the ladder's."""
     if not rungs:
         yield "No prediction: the ladder of small models, which it needs, does not come with this package."
         return
     if not found:
         yield "No prediction: too few rungs of the ladder were measured with a method."
         return
-    yield f"beside the ladder ({len(rungs)} small models of drawn scenes): CHAIR_i, points from regular decoding"
-    yield from _dependence(rungs, model)
-    balanced = {(one.method, one.way): one for one in found if one.metric == "f1"}
     inventing = [one for one in found if one.metric == "chair_i"]
-    for one in sorted(inventing, key=lambda one: (one.way != "sampled", one.value)):
-        value = f"{one.value:+.1f} ({one.low:+.1f} to {one.high:+.1f})"
-        by = "by its diagnostics" if one.by else "the rungs' mean: its diagnostics tell no more"
-        f1 = balanced.get((one.method, one.way))
-        whole = "" if f1 is None else f"; F1 with what it leaves out {f1.value:+.1f}"
-        yield f"  {one.way:<8} {one.method:<18} {value:<24} {_verdict(one)}; {by}{whole}"
+    yield f"beside the ladder ({len(rungs)} small models of drawn scenes)"
+    yield from _dependence(rungs, model)
+    yield from _in_short(inventing, own)
+    balanced = {(one.method, one.way): one for one in found if one.metric == "f1"}
+    for way in dict.fromkeys(one.way for one in sorted(inventing, key=lambda one: one.way != "sampled")):
+        measured = "" if own is None else "  measured on it"
+        yield f"  {way}, points from regular decoding: CHAIR_i (fewer inventions: below 0), F1{measured}"
+        for one in sorted((one for one in inventing if one.way == way), key=lambda one: one.value):
+            f1 = balanced.get((one.method, one.way))
+            yield _line(one, f1, _measured(own, one))
+    yield "  * by its diagnostics; the others are the rungs' mean: its diagnostics tell no more"
     yield from _reach(inventing)
+
+
+def _line(one: Prediction, f1: Prediction | None, measured: str | None) -> str:
+    value = f"{_points(one)}{'*' * bool(one.by)}"
+    whole = "" if f1 is None else f"F1 {f1.value:+.1f}"
+    there = "" if measured is None else f"  {measured:<22}"
+    return f"    {one.method:<18} {value:<24} {whole:<8}{there}  {_verdict(one)}"
+
+
+def _measured(own: Rung | None, one: Prediction) -> str | None:
+    found = None if own is None else own.effects.get(one.method, {}).get(one.way, {}).get(one.metric)
+    return None if found is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*found)
+
+
+def _points(one: Prediction) -> str:
+    return f"{one.value:+.1f} ({one.low:+.1f} to {one.high:+.1f})"
 
 
 def _verdict(one: Prediction) -> str:
     if one.high < 0:
-        return "likely to help"
-    return "likely to harm" if one.low > 0 else "cannot be told"
+        return "helps the rungs, of which it is none" if one.outside else "likely to help"
+    if one.low > 0:
+        return "harms the rungs, of which it is none" if one.outside else "likely to harm"
+    return "cannot be told"
+
+
+def _in_short(found: Sequence[Prediction], own: Rung | None) -> Iterator[str]:
+    """The contrast, on which rungs differ most, and what else would help, as a sentence each."""
+    by_way = {(one.method, one.way): one for one in found}
+    for way in ("sampled", "greedy"):
+        if one := by_way.get(("contrast", way)):
+            there = "" if (known := _measured(own, one)) is None else f"; measured on it {known}"
+            yield f"  The contrast, {way}: {_verdict(one)}; predicted CHAIR_i {_points(one)}{there}."
+    helping = [one for one in found if one.high < 0 and one.method != "contrast"]
+    if helping:
+        helping.sort(key=lambda one: one.value)
+        named = ", ".join(dict.fromkeys(one.method for one in helping))
+        yield f"  Besides, {_verdict(helping[0])}: {named}."
 
 
 def _dependence(rungs: Sequence[Rung], model: Mapping[str, float]) -> Iterator[str]:
@@ -88,10 +125,10 @@ def _dependence(rungs: Sequence[Rung], model: Mapping[str, float]) -> Iterator[s
     if not others:
         return
     below = sum(value < model["tokens_changed"] for value in others)
-    words = "answers hardly change" if below <= len(others) // 4 else "answers change"
+    words = "Answers hardly change" if below <= len(others) // 4 else "Answers change"
     yield (
         f"  {words} without the image: {100 * model['tokens_changed']:.0f} % of the tokens, more than on "
-        f"{below} of {len(others)} rungs ({100 * others[0]:.0f} to {100 * others[-1]:.0f} %)"
+        f"{below} of {len(others)} rungs ({100 * others[0]:.0f} to {100 * others[-1]:.0f} %)."
     )
 
 
@@ -101,7 +138,7 @@ def _reach(found: Sequence[Prediction]) -> Iterator[str]:
         name = _NAMES.get(each.name, each.name)
         yield (
             f"  Beyond the rungs: {name} is {each.value:.2f}, theirs {each.low:.2f} to {each.high:.2f}: "
-            "the line goes on where nothing was measured."
+            "what they tell of such a model was never measured."
         )
     yield (
         "  The rungs are small models of drawn scenes. For another kind of model this is a guess, and how wrong "

@@ -10,7 +10,6 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -23,7 +22,7 @@ from typing import Any, Protocol
 from seewhen.errors import SeewhenError
 from seewhen.runs.progress import Progress
 from seewhen.runs.store import Key, Record, RunStore
-from seewhen.runs.work import Answer, Careful, Job, Maker, Task, cut_jobs
+from seewhen.runs.work import Careful, Done, Job, Maker, Task, cut_jobs
 
 
 class Interrupted(SeewhenError):
@@ -34,15 +33,6 @@ class Interrupted(SeewhenError):
 
 class WorkerFailed(SeewhenError):
     """A worker died again and again on the same job, or could not start."""
-
-
-@dataclass(frozen=True)
-class Done:
-    """A finished job with its answers and the seconds they took."""
-
-    job: Job
-    answers: Sequence[Answer]
-    seconds: float
 
 
 class Pool(Protocol):
@@ -154,9 +144,7 @@ class InProcess:
             for job in jobs:
                 if stop.is_set():
                     return
-                start = time.monotonic()
-                answers = careful(job)
-                yield Done(job, answers, time.monotonic() - start)
+                yield careful(job)
         finally:
             answerer.close()
 
@@ -167,10 +155,7 @@ def _serve(maker: Maker, sampled: bool, device: str, pipe: Connection) -> None:
     try:
         careful = Careful(maker.make(device), sampled)
         while True:
-            job = pipe.recv()
-            start = time.monotonic()
-            answers = careful(job)
-            pipe.send(Done(job, answers, time.monotonic() - start))
+            pipe.send(careful(pipe.recv()))
     except EOFError:
         return
     except Exception as error:

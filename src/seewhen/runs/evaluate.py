@@ -363,29 +363,26 @@ def evaluate(
 
 
 def pool_of(ask: Ask, benchmark: Benchmark, method: Method, machine: Machine) -> tuple[Pool, int]:
-    """Who answers, and how many tasks go together. A server batches by itself: each task goes alone."""
+    """Who answers the questions of a benchmark, and how many go together."""
     raw = ask.style_of(benchmark)[1].wrapper is not None
-    options = {
-        "method": method.to_json(),
-        "max_new_tokens": ask.tokens(benchmark),
-        "temperature": ask.temperature,
-    }
+    if ask.server is not None and raw:
+        raise UnsupportedMode("This prompt style writes the whole prompt, which a server does itself.")
+    here = {"raw_prompt": raw, "noise": ask.noise, "fast": "auto" if ask.fast else "off"}
+    return answering(ask, method, machine, ask.tokens(benchmark), **here)
+
+
+def answering(ask: Ask, method: Method, machine: Machine, tokens: int, **here: Any) -> tuple[Pool, int]:
+    """Who answers with a method, and how many tasks go together. A server batches by itself: each task goes alone.
+    `here` is for a model of this machine."""
+    options = {"method": method.to_json(), "max_new_tokens": tokens, "temperature": ask.temperature}
     if ask.server is not None:
-        if raw:
-            raise UnsupportedMode("This prompt style writes the whole prompt, which a server does itself.")
         from seewhen.runs.served import Threads
         from seewhen.served.remote import check_served
 
         check_served(method)
         maker = Maker("seewhen.runs.served:build", {**options, **ask.served()})
         return Threads(maker, ask.sampled, ask.at_once), 1
-    options |= {
-        "model": ask.model,
-        "raw_prompt": raw,
-        "noise": ask.noise,
-        "loading": ask.loading(),
-        "fast": "auto" if ask.fast else "off",
-    }
+    options |= {"model": ask.model, "loading": ask.loading(), **here}
     return machine.pool(Maker("seewhen.runs.answer:build", options), ask.sampled), ask.batch
 
 

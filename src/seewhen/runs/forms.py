@@ -71,7 +71,7 @@ class Back(TypedDict):
     denied: list[Judged]
 
 
-class Told(TypedDict):
+class AskedAnswer(TypedDict):
     """What a method that asks tells of an answer."""
 
     verdicts: list[Judged]
@@ -91,7 +91,7 @@ class Line(TypedDict):
     tokens: NotRequired[Count]
     error: NotRequired[str]
     facts: NotRequired[dict[str, Finite]]
-    told: NotRequired[Told]
+    told: NotRequired[AskedAnswer]
 
 
 class Entry(TypedDict):

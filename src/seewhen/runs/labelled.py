@@ -66,13 +66,7 @@ def drawn(count: int) -> list[Labelled]:
 
 def labelled_scene(scene: Scene) -> Labelled:
     """A drawn scene with its objects and where they are."""
-    from seewhen.scenes.world import SIZE
-
-    boxes: dict[str, tuple[Box, ...]] = {}
-    for thing in scene.things:
-        left, top, right, bottom = (side / SIZE for side in thing.box)
-        boxes[thing.name] = (*boxes.get(thing.name, ()), (left, top, right, bottom))
-    return Labelled(scene.image, scene_source(scene.image), frozenset(scene.names), boxes)
+    return Labelled(scene.image, scene_source(scene.image), frozenset(scene.names), scene.boxes)
 
 
 def labelled(data: Path, image_list: str | None = None, limit: int | None = None) -> list[Labelled]:

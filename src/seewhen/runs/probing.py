@@ -13,7 +13,7 @@ from seewhen.decoding.attention_call import AttentionCall
 from seewhen.decoding.branches import TextOnly
 from seewhen.decoding.method import Logits, Method, Parts
 from seewhen.decoding.prefill import Prefill
-from seewhen.decoding.sequence import Sequence, Step
+from seewhen.decoding.sequence import CachedSequence, Step
 from seewhen.decoding.tilted_attention import Targets, Tilt, _Memory
 from seewhen.equations import tilt
 from seewhen.equations.looking import divergence, effective_patches, row_distance
@@ -44,7 +44,7 @@ class ProbedTilt(Tilt):
         """All softmax layers, to look at their attention."""
         return frozenset(backbone.softmax_layers)
 
-    def begin(self, sequence: Sequence, prefill: Prefill) -> _Memory:
+    def begin(self, sequence: CachedSequence, prefill: Prefill) -> _Memory:
         """Declare the buffers."""
         recorder, rows = sequence.recorder, sequence.rows
         recorder.declare(ATTENTION, (rows, recorder.layers, sequence.image.columns.shape[1]))

@@ -11,16 +11,15 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from seewhen.errors import MissingDependency, SeewhenError
-from seewhen.runs.engine import Done, WorkerFailed
+from seewhen.runs.engine import WorkerFailed
 from seewhen.runs.versions import package_versions
-from seewhen.runs.work import Careful, Job, Maker
+from seewhen.runs.work import Careful, Done, Job, Maker
 
 _AHEAD = 2  # jobs in flight per actor: one at work, one waiting, so that none idles
 
@@ -83,9 +82,7 @@ class _Actor:
             if here != self._versions:  # two versions in one run are two configurations under one name
                 raise WorkerFailed(f"A worker has versions {here}, the driver {self._versions}.")
             self._careful = Careful(self._maker.make(), self._sampled)
-        start = time.monotonic()
-        answers = self._careful(job)
-        return Done(job, answers, time.monotonic() - start)
+        return self._careful(job)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -15,13 +14,12 @@ from seewhen.asking.check import Standard
 from seewhen.asking.options import Decoding
 from seewhen.errors import InvalidInput
 from seewhen.methods import method_from_json
-from seewhen.runs.engine import Done
 from seewhen.runs.noise import stream_seed
 from seewhen.runs.pictures import open_picture
 from seewhen.runs.second_look import verdict_on
 from seewhen.runs.store import Record
-from seewhen.runs.told import kept
-from seewhen.runs.work import Answer, Careful, Job, Maker, Task
+from seewhen.runs.told import asked, kept
+from seewhen.runs.work import Answer, Careful, Done, Job, Maker, Task
 from seewhen.served.pictures import image_part
 from seewhen.served.remote import Questions, Remote, remote
 from seewhen.served.replies import Usage
@@ -65,11 +63,8 @@ class ServedAnswerer:
         picture = open_picture(task.source)
         found = self._remote.generate(picture, task.prompt, self._method, **asdict(decoding))
         facts: dict[str, float] = asdict(found.usage)
-        if found.told is not None:
-            facts |= {"asked": found.told["asked"], "taken_back": len(found.told["taken_back"])}
-            facts["denied"] = sum(verdict["verdict"] == "denied" for verdict in found.told["verdicts"])
-            facts["steps_per_token"] = round(found.told["steps"] / max(found.tokens, 1), 4)
-        return Answer(found.text, found.tokens, facts=facts, told=kept(found.told or {}))
+        told = found.told or {}
+        return Answer(found.text, found.tokens, facts=facts | asked(told), told=kept(told))
 
 
 def build(**options: Any) -> ServedAnswerer:
@@ -149,7 +144,7 @@ class Threads:
         try:
             while under_way or (waiting and failure is None and not stop.is_set()):
                 while waiting and failure is None and len(under_way) < self.at_once and not stop.is_set():
-                    under_way.add(threads.submit(_timed, careful, waiting.popleft()))
+                    under_way.add(threads.submit(careful, waiting.popleft()))
                 ended, under_way = wait(under_way, return_when=FIRST_COMPLETED)
                 for each in ended:
                     if each.exception() is None:
@@ -162,9 +157,3 @@ class Threads:
             threads.shutdown(cancel_futures=True)
         if failure is not None:
             raise failure
-
-
-def _timed(careful: Careful, job: Job) -> Done:
-    start = time.monotonic()
-    answers = careful(job)
-    return Done(job, answers, time.monotonic() - start)

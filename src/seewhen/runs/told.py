@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_KEPT = ("object", "start", "end", "verdict", "odds", "probability", "range")
+_KEPT = ("object", "start", "end", "verdict", "odds", "probability", "elsewhere", "range")
 _MOST_ODDS = 1000.0  # odds may be infinite, and JSON has no word for that
 
 
@@ -16,6 +16,18 @@ def kept(told: Mapping[str, Any]) -> dict[str, Any]:
     back = [{**said, "denied": [_kept(each) for each in said["denied"]]} for said in told["taken_back"]]
     cost = {name: told[name] for name in ("asked", "steps", "tokens")}
     return {"verdicts": [_kept(each) for each in told["verdicts"]], "taken_back": back, **cost}
+
+
+def asked(told: Mapping[str, Any]) -> dict[str, float]:
+    """What was asked and taken back, and what that cost; nothing for methods that do not ask."""
+    if "taken_back" not in told:
+        return {}
+    return {
+        "asked": told["asked"],
+        "taken_back": len(told["taken_back"]),
+        "denied": sum(verdict["verdict"] == "denied" for verdict in told["verdicts"]),
+        "steps_per_token": round(told["steps"] / max(told["tokens"], 1), 4),
+    }
 
 
 def _kept(judged: Mapping[str, Any]) -> dict[str, Any]:

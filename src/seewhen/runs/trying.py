@@ -19,6 +19,7 @@ from seewhen.runs.engine import Plan, Pool, run
 from seewhen.runs.evaluate import (
     Ask,
     Machine,
+    answering,
     check_mode,
     environment,
     image_backend,
@@ -31,7 +32,6 @@ from seewhen.runs.served import Threads
 from seewhen.runs.store import Record, Run, RunStore, read_run
 from seewhen.runs.versions import package_versions
 from seewhen.runs.work import Maker, Task
-from seewhen.served.remote import check_served
 from seewhen.verdicts.lexicon import lexicon_named
 from seewhen.verdicts.reader import read_mentions
 
@@ -151,32 +151,17 @@ class _Runner:
         return runs, notes
 
     def _run(self, method: Method, tasks: Sequence[Task], progress: Progress) -> Run:
-        ask = self.trial.ask
-        check_mode(ask, method)
-        if ask.server is not None:
-            check_served(method)
+        check_mode(self.trial.ask, method)
         known = {"label": label(method), "fingerprint": method.fingerprint, **method.to_json()}
         config = self.trial.config(self.model, known)
-        options = {"method": method.to_json(), "temperature": ask.temperature, "max_new_tokens": self.trial.tokens}
-        if ask.server is not None:  # which batches by itself: each task goes alone
-            maker = Maker("seewhen.runs.served:build", {**options, **ask.served()})
-            return self._done(config, Threads(maker, ask.sampled, ask.at_once), tasks, progress, batch=1)
-        maker = Maker("seewhen.runs.answer:build", {**options, **self._loading()})
-        return self._done(config, self.machine.pool(maker, ask.sampled), tasks, progress)
-
-    def _loading(self) -> dict[str, Any]:
-        return {"model": self.trial.ask.model, "loading": self.trial.ask.loading()}
+        pool, batch = answering(self.trial.ask, method, self.machine, self.trial.tokens)
+        return self._done(config, pool, tasks, progress, batch)
 
     def _done(
-        self,
-        config: Mapping[str, Any],
-        pool: Pool,
-        tasks: Sequence[Task],
-        progress: Progress,
-        batch: int | None = None,
+        self, config: Mapping[str, Any], pool: Pool, tasks: Sequence[Task], progress: Progress, batch: int
     ) -> Run:
         ask, path = self.trial.ask, self.out / "runs" / run_name(config)
-        plan = Plan(tasks, self.trial.seeds, batch or ask.batch)
+        plan = Plan(tasks, self.trial.seeds, batch)
         with RunStore.open(path, config, environment(ask, self.machine)) as store:
             run(store, plan, pool, _counted, progress=progress)
         return read_run(path)
@@ -208,7 +193,8 @@ class _Runner:
         known = {"label": "asked", "fingerprint": "", "method": "asked", "parameters": judging}
         config = self.trial.config(self.model, known)
         with Progress("questions", len(tasks)) as progress:
-            asking = self._done(config, self._asking(judging, answers[REGULAR]), tasks, progress)
+            pool = self._asking(judging, answers[REGULAR])
+            asking = self._done(config, pool, tasks, progress, self.trial.ask.batch)
         by_id = {record.id: record for record in asking.records}
         found = {
             photo.name: {name: by_id[f"{photo.id}/{name}"] for name in names} for photo, names in named.items()
@@ -222,12 +208,9 @@ class _Runner:
             maker = Maker("seewhen.runs.served:build_second_look", {"judging": judging, **ask.served()})
             return Threads(maker, ask.sampled, ask.at_once)
         said = {name: (record.answer, record.tokens) for name, record in regular.items()}
-        options = {"judging": judging, "answers": said, "prompt": self.trial.prompt}
-        maker = Maker(
-            "seewhen.runs.second_look:build",
-            {**options, "max_new_tokens": self.trial.tokens, **self._loading()},
-        )
-        return self.machine.pool(maker, ask.sampled)
+        options: dict[str, Any] = {"judging": judging, "answers": said, "prompt": self.trial.prompt}
+        options |= {"max_new_tokens": self.trial.tokens, "model": ask.model, "loading": ask.loading()}
+        return self.machine.pool(Maker("seewhen.runs.second_look:build", options), ask.sampled)
 
 
 def _reason(error: str, photo: Photo) -> str:

@@ -8,6 +8,7 @@ does it, so a resumed run and a run over many machines put the same tasks into t
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -74,6 +75,15 @@ class Job:
     tasks: tuple[Task, ...]
 
 
+@dataclass(frozen=True)
+class Done:
+    """A finished job with its answers and the seconds they took."""
+
+    job: Job
+    answers: Sequence[Answer]
+    seconds: float
+
+
 def image_order(tasks: Iterable[Task]) -> list[Task]:
     """The tasks with those of one image next to each other, images in the order of first appearance."""
     by_image: dict[str, list[Task]] = {}
@@ -116,10 +126,10 @@ class Careful:
         self._sampled = sampled
         self.halving = Halving()
 
-    def __call__(self, job: Job) -> list[Answer]:
-        seed = job.seed if self._sampled else None
+    def __call__(self, job: Job) -> Done:
+        seed, start = job.seed if self._sampled else None, time.monotonic()
         parts = self.halving(job.tasks, lambda part: self._answers(part, seed))
-        return [answer for part in parts for answer in part]
+        return Done(job, [answer for part in parts for answer in part], time.monotonic() - start)
 
     def _answers(self, part: Sequence[Task], seed: int | None) -> list[Answer]:
         try:

@@ -12,7 +12,7 @@ The small model of the package was trained on them: benchmarks/embedded/README.m
 
 from seewhen.scenes.questions import chair, mme, pope
 from seewhen.scenes.rendering import render
-from seewhen.scenes.scene import Scene, Thing, dataset, sample, truth
+from seewhen.scenes.scene import Scene, Thing, dataset, sample, scene_named, truth
 from seewhen.scenes.world import CATEGORIES, HELD_OUT, SPLITS
 
 __all__ = [
@@ -27,5 +27,6 @@ __all__ = [
     "pope",
     "render",
     "sample",
+    "scene_named",
     "truth",
 ]

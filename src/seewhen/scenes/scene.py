@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from seewhen.errors import InvalidInput
@@ -18,6 +19,7 @@ from seewhen.scenes.streams import Stream
 from seewhen.scenes.world import CATEGORIES, CONTEXTS, SIZE, SPLITS, Context, Split
 
 Box = tuple[int, int, int, int]
+Share = tuple[float, float, float, float]  # the same as fractions of the picture
 
 # Of ten checksum classes, which belong to which split.
 _CLASSES: dict[Split, frozenset[int]] = {
@@ -53,6 +55,11 @@ class Thing:
         left, top, right, bottom = self.box
         return (left + right) / 2, (top + bottom) / 2
 
+    @property
+    def place(self) -> Share:
+        left, top, right, bottom = (side / SIZE for side in self.box)
+        return left, top, right, bottom
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -83,6 +90,20 @@ class Scene:
 
     def of(self, name: str) -> tuple[Thing, ...]:
         return tuple(thing for thing in self.things if thing.name == name)
+
+    @property
+    def boxes(self) -> dict[str, tuple[Share, ...]]:
+        """Where the things of each category are."""
+        return {name: tuple(thing.place for thing in self.of(name)) for name in self.names}
+
+
+def scene_named(image: str) -> Scene:
+    """The scene of a file name such as test_0_000012.png."""
+    try:
+        split, seed, index = Path(image).stem.split("_")
+        return sample(split, int(index), seed=int(seed))  # type: ignore[arg-type]
+    except ValueError:
+        raise InvalidInput(f"{image} is not the name of a scene.", "It looks like test_0_000012.png.") from None
 
 
 def sample(split: Split, index: int, *, seed: int = 0, artwork: str | None = None) -> Scene:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from PIL import Image
 
-from seewhen.asking.one_picture import Cost, MakeStreamer, Reply
+from seewhen.asking.one_picture import Begin, Cost, MakeStreamer, Reply
 from seewhen.asking.options import Decoding
 from seewhen.decoding.method import Method
 from seewhen.methods.grammar import label
@@ -26,6 +26,11 @@ class ServedQuestion:
     question: str
     decoding: Decoding
     asker: None = None
+
+    def answers(self, chosen: Sequence[Method], begin: Begin, say: Callable[[str], None]) -> Iterator[Reply]:
+        """One after the other."""
+        for method in chosen:
+            yield self.answer(method, full=True, streamer=begin(method, None))
 
     def answer(self, chosen: Method, *, full: bool, streamer: MakeStreamer | None = None) -> Reply:
         """Ask once."""

@@ -230,6 +230,10 @@ def check_served(method: Method) -> None:
             f"{method.name} works inside the model, which a server does not let us do.",
             "Use the method regular, min-p or confirm, or load the model here.",
         )
+    if isinstance(method, Confirm) and method.drafts:
+        raise UnsupportedMode(
+            "Drafts are drawn beside the answer, which a served model does not do.", "Use drafts=0."
+        )
     if isinstance(method, Confirm) and method.when is not None:
         raise UnsupportedMode("confirm: a server tells no entropies for `when`.", "Leave it out.")
 

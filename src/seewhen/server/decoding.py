@@ -81,7 +81,7 @@ class Decoder:
             # Batches differ in rows and length, and rows leave early: nothing to capture and use again.
             attached = attach(self.model, method, trace=jobs[0].trace, fast="off", backbone=self.backbone)
             handle = stack.enter_context(attached)
-            Run(self, handle, jobs, rows, lengths, features).decode(inputs)
+            BatchDecoding(self, handle, jobs, rows, lengths, features).decode(inputs)
         return None
 
     def inputs(self, jobs: Sequence[Job]) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _unlogged() -> ApiError:
     )
 
 
-class Run(Answers):
+class BatchDecoding(Answers):
     """The decoding of one batch."""
 
     def __init__(

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from seewhen.asking.asker import Asker
     from seewhen.backbones.grids import ImageGrid
-    from seewhen.decoding.sequence import Sequence
+    from seewhen.decoding.sequence import CachedSequence
     from seewhen.decoding.session import Session
     from seewhen.decoding.trace import Trace
     from seewhen.server.jobs import Job
 
 
-def fired(sequence: Sequence | None, row: int, tokens: int, steps: Tensor | None = None) -> int | None:
+def fired(sequence: CachedSequence | None, row: int, tokens: int, steps: Tensor | None = None) -> int | None:
     """How many of a row's tokens were tilted; None where the method has no gate.
 
     `steps` (rows, tokens) says which pass made each token, where some were taken back.

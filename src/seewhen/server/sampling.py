@@ -61,10 +61,10 @@ class RowChooser:
         if self.sampling.greedy:
             return scores
         how = (self.sampling.temperature, self.sampling.top_p, self.sampling.min_p)
-        warmth, top_p, min_p = (torch.tensor([float(value)], device=scores.device) for value in how)
+        temperature, top_p, min_p = (torch.tensor([float(value)], device=scores.device) for value in how)
         stream, number = (torch.tensor([value], device=scores.device) for value in (self._stream, self._number))
         self._number += 1
-        return drawn(scores[None], warmth, top_p, min_p, keys_at(stream, number))[0]
+        return drawn(scores[None], temperature, top_p, min_p, keys_at(stream, number))[0]
 
     def likely(self, token: int) -> Likely | None:
         """The log-probability of a token in the last step, and of the likeliest; None where nobody wants them."""

@@ -19,7 +19,7 @@ from seewhen.methods.regular import Regular
 if TYPE_CHECKING:
     from seewhen.backbones.backbone import Backbone
     from seewhen.decoding.prefill import Prefill
-    from seewhen.decoding.sequence import Sequence
+    from seewhen.decoding.sequence import CachedSequence
 
 
 def rides(method: Method) -> bool:
@@ -41,7 +41,7 @@ class Apart(Intervention):
 
     own: tuple[bool, ...]
 
-    def begin(self, sequence: Sequence, prefill: Prefill) -> Any:
+    def begin(self, sequence: CachedSequence, prefill: Prefill) -> Any:
         """Before the others begin."""
         own = torch.tensor(self.own, device=sequence.image.valid.device)
         sequence.image = replace(sequence.image, valid=sequence.image.valid & own[:, None])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from seewhen.server.jobs import Job
 
 
-class Run(Protocol):
+class WatchedBatch(Protocol):
     """The decoding of a batch, as far as it is looked at."""
 
     def step(self, tokens: Sequence[int]) -> list[bool]:
@@ -35,7 +35,7 @@ class Row(Protocol):
 class Steps(StoppingCriteria):
     """Called after every step: hands out the new tokens and says which rows are finished."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: WatchedBatch) -> None:
         # Weak: the run's handle keeps what `generate` was given for its trace, and this is among it. A circle
         # would keep the batch's cache until the garbage collector comes by.
         self._run = weakref.ref(run)
@@ -50,7 +50,7 @@ class Steps(StoppingCriteria):
 class Settled:
     """A streamer: hands out the tokens that a judge will not take back."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: WatchedBatch) -> None:
         self._run = weakref.ref(run)
         self._prompt = True  # comes first
 
@@ -63,7 +63,7 @@ class Settled:
         self._prompt = False
 
     def end(self) -> None:
-        """Rows that a judge ended get no last token; `Run.close` ends them."""
+        """Rows that a judge ended get no last token; `BatchDecoding.close` ends them."""
 
 
 class Over(StoppingCriteria):

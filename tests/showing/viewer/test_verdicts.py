@@ -125,6 +125,8 @@ def test_what_it_said_is_told_by_its_odds_and_not_by_the_verdict(
     assert browser.run(f"verdictNote({each})").replace(" %", "%") == f"“cat” is {verdict}: {told}"
     back = browser.run(f"backNote({{text: 'A cat.', denied: [{each}]}}).map((e) => e.textContent).join('')")
     assert back.replace(" %", "%") == f"It wanted to say: A cat. Denied: cat ({told})"
+    drafted = browser.run(f"verdictNote({{...{each}, elsewhere: 0.75}})").replace(" %", "%")
+    assert drafted == f"“cat” is {verdict}: {told}; in 75% of its drafts"
     marked = f"((span) => {{ verdictMark(span, {{asked: {each}}}); return span.outerHTML }})(element('b'))"
     html = browser.run(marked)
     assert f"said-{said}" in html and ("denied" in html) == (verdict == "denied")

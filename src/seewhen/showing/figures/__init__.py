@@ -3,7 +3,7 @@
 Each is a function from one answer (`Case`), many answers or a sweep to a `Drawing`: a matplotlib figure and
 the numbers in it. `save` writes both.
 
-    from seewhen.figures import case_of, save, similarity
+    from seewhen.showing.figures import case_of, save, similarity
     answer = seewhen.generate(model, processor, "photo.jpg", "What is in the image?", trace=True)
     save(similarity(case_of(answer.trace, image)), "seen.pdf")
 

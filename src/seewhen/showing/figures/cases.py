@@ -264,32 +264,14 @@ def case_of(
 def scene_case(scene: Scene, question: str = "", prompt: str = "", trace: Trace | None = None) -> Case:
     """A case about a packaged scene, whose picture, objects and boxes are known; still without an answer."""
     from seewhen.scenes import render
-    from seewhen.scenes.world import SIZE
 
-    boxes = {name: tuple(_fractions(thing.box, SIZE) for thing in scene.of(name)) for name in scene.names}
     unanswered: Any = trace
-    return Case(unanswered, 0, render(scene), scene.image, question, prompt, tuple(scene.names), boxes)
-
-
-def scene_named(image: str) -> Scene:
-    """The scene of a file name such as test_0_000012.png."""
-    from seewhen.scenes import sample
-
-    try:
-        split, seed, index = image.removesuffix(".png").split("_")
-        return sample(split, int(index), seed=int(seed))  # type: ignore[arg-type]
-    except ValueError:
-        raise InvalidInput(f"{image} is not the name of a scene.", "It looks like test_0_000012.png.") from None
+    return Case(unanswered, 0, render(scene), scene.image, question, prompt, scene.names, scene.boxes)
 
 
 def _centre(box: Box, shape: tuple[int, ...], row: int, column: int) -> tuple[float, float]:
     left, top, right, bottom = box
     return left + (column + 0.5) / shape[1] * (right - left), top + (row + 0.5) / shape[0] * (bottom - top)
-
-
-def _fractions(box: tuple[int, int, int, int], size: int) -> Box:
-    left, top, right, bottom = (side / size for side in box)
-    return left, top, right, bottom
 
 
 def need_truth(cases: Sequence[Case]) -> None:

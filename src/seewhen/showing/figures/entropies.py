@@ -19,6 +19,7 @@ from seewhen.showing.figures.style import (
     MARKERS,
     PAGE,
     Drawing,
+    band,
     layer_axis,
     legend_above,
     legend_beside,
@@ -130,7 +131,9 @@ def median_entropy(cases: Sequence[Case]) -> Drawing:
         figure = new_figure(COLUMN, 2.6)
         axes = figure.subplots()
         for each, curve in curves.items():
-            _band(axes, each, curve)
+            look = {"color": KIND_COLOR[each], "ls": KIND_LINE[each], "marker": KIND_MARKER[each]}
+            points, label = curve["median"], f"{each} (n = {curve['words']})"
+            band(axes, range(len(points)), points, **look, label=label)
         draw_threshold(axes, [(point["layer"], point["value"]) for point in gate])
         entropy_axis(axes, first)
         legend_above(figure, axes)
@@ -144,16 +147,6 @@ def median_entropy(cases: Sequence[Case]) -> Drawing:
         "threshold": gate,
     }
     return Drawing(figure, plain(data))
-
-
-def _band(axes: Axes, kind: str, curve: dict[str, Any]) -> None:
-    layers = range(len(curve["median"]))
-    value, low, high = ([point[name] for point in curve["median"]] for name in ("value", "low", "high"))
-    axes.fill_between(layers, low, high, color=KIND_COLOR[kind], alpha=0.18, lw=0)
-    axes.plot(
-        layers, value, color=KIND_COLOR[kind], ls=KIND_LINE[kind], marker=KIND_MARKER[kind],
-        label=f"{kind} (n = {curve['words']})",
-    )  # fmt: skip
 
 
 def _median_thresholds(cases: Sequence[Case]) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from seewhen.showing.figures.style import (
     MARKERS,
     SERIES,
     Drawing,
+    band,
     layer_axis,
     legend_above,
     new_figure,
@@ -85,13 +86,8 @@ def pointing(cases: Sequence[Case]) -> Drawing:
         axes = figure.subplots()
         for number, curve in enumerate(curves.values()):
             points = curve["layers"]
-            x = [point["layer"] for point in points]
-            axes.fill_between(
-                x, [p["low"] for p in points], [p["high"] for p in points], color=SERIES[number], alpha=0.15, lw=0
-            )
-            axes.plot(
-                x, [p["value"] for p in points], color=SERIES[number], marker=MARKERS[number], label=curve["title"]
-            )
+            look = {"color": SERIES[number], "marker": MARKERS[number], "label": curve["title"]}
+            band(axes, (point["layer"] for point in points), points, **look)
         axes.axhline(chance["value"], color=GREY, ls=":", lw=1.1, label="chance")
         layer_axis(axes, cases[0].layers, "source layer")
         axes.set_ylim(0, 1)
@@ -138,9 +134,7 @@ def auroc_by_layer(cases: Sequence[Case]) -> Drawing:
     with paper_style():
         figure = new_figure(COLUMN, 2.7)
         axes = figure.subplots()
-        x = [point["layer"] for point in layers]
-        axes.fill_between(x, [p["low"] for p in layers], [p["high"] for p in layers], color=BLUE, alpha=0.18, lw=0)
-        axes.plot(x, [p["value"] for p in layers], color=BLUE, marker="o", label="entropy")
+        band(axes, (point["layer"] for point in layers), layers, color=BLUE, marker="o", label="entropy")
         if unsure is not None:
             axes.axhline(unsure["value"], color=SERIES[1], ls="--", lw=1.1, label="1 − probability")
         axes.axhline(0.5, color=GREY, ls=":", lw=1.1, label="chance")

@@ -10,7 +10,7 @@ import importlib.util
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,6 +130,14 @@ def layer_axis(axes: Axes, layers: int, label: str = "layer") -> None:
     axes.set_xticks(range(0, layers, step))
     axes.set_xlim(-0.5, layers - 0.5)
     axes.set_xlabel(label)
+
+
+def band(axes: Axes, layers: Iterable[float], points: Sequence[Mapping[str, Any]], **look: Any) -> None:
+    """A curve of values by layer with their intervals."""
+    low, value, high = ([point[name] for point in points] for name in ("low", "value", "high"))
+    layers = list(layers)
+    axes.fill_between(layers, low, high, color=look["color"], alpha=0.18, lw=0)
+    axes.plot(layers, value, **look)
 
 
 def heat() -> Any:

@@ -20,8 +20,8 @@ from seewhen.errors import InvalidInput
 from seewhen.methods import method as make_method
 from seewhen.runs.noise import OwnNoise, stream_seed
 from seewhen.runs.store import Record, check_run, read_run
-from seewhen.scenes import Scene
-from seewhen.showing.figures.cases import Case, scene_case, scene_named
+from seewhen.scenes import Scene, scene_named
+from seewhen.showing.figures.cases import Case, scene_case
 
 Tick = Callable[[int], None]
 

@@ -61,7 +61,7 @@ class Verdicts:
         found: dict[int, dict[str, Any]] = {}
         for verdict in self._told["verdicts"]:
             known = {name: verdict.get(name) for name in ("object", "verdict", "odds", "probability")}
-            known |= {"own": verdict["own"]} if "own" in verdict else {}
+            known |= {name: verdict[name] for name in ("own", "elsewhere") if name in verdict}
             first, last = bisect_right(self._ends, verdict["start"]), bisect_left(self._ends, verdict["end"])
             found |= dict.fromkeys(range(first, min(last + 1, len(self._ends))), known)
         return found
@@ -74,3 +74,19 @@ class Verdicts:
         ]
         known = ("asked", "steps", "tokens", "later")
         return {**{name: self._told[name] for name in known if name in self._told}, "taken_back": back}
+
+
+def marked(
+    words: Sequence[dict[str, Any]], truth: Collection[str] | None, told: Mapping[str, Any] | None
+) -> dict[str, Any] | None:
+    """Say of each word which object it names and what was asked about it; returns what was asked in all."""
+    texts = [word["text"] for word in words]
+    for named in [] if truth is None else named_objects(texts, truth):
+        for word in words[named.start : named.end]:
+            word["object"], word["present"] = named.name, named.present
+    if told is None:
+        return None
+    verdicts = Verdicts(texts, told)
+    for number, verdict in verdicts.of_words().items():
+        words[number]["asked"] = verdict
+    return verdicts.summary()

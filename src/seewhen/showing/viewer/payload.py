@@ -18,7 +18,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from seewhen.showing.viewer.naming import Verdicts, named_objects
+from seewhen.showing.viewer.naming import marked
 from seewhen.showing.viewer.word_risk import group, risk, word_risk
 
 if TYPE_CHECKING:
@@ -61,13 +61,7 @@ def answer_facts(
         }
         for word in group([tokens[index]["text"] for index in spoken])
     ]
-    if truth is not None:
-        for named in named_objects([word["text"] for word in words], truth.objects):
-            for word in words[named.start : named.end]:
-                word["object"], word["present"] = named.name, named.present
-    asked = Verdicts([word["text"] for word in words], trace.told[row]) if _has_verdicts(trace, row) else None
-    for number, verdict in asked.of_words().items() if asked else ():
-        words[number]["asked"] = verdict
+    told = trace.told[row] if _has_verdicts(trace, row) else None
     return {
         "label": label,
         "method": trace.method,
@@ -78,7 +72,7 @@ def answer_facts(
         "tilted_layers": list(trace.tilted_layers),
         "fired": {"tokens": trace.fired_tokens()[row], "of": trace.lengths[row]} if trace.tilted_layers else None,
         "cost": None if cost is None else asdict(cost),
-        "asked": None if asked is None else asked.summary(),
+        "asked": marked(words, None if truth is None else truth.objects, told),
     }
 
 

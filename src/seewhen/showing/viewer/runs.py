@@ -45,7 +45,7 @@ class Questions:
     def truth(self, task: Task) -> Truth | None:
         """What the picture of a task shows, where that is known."""
         if task.source.startswith(SCENE):
-            from seewhen.showing.figures.cases import scene_named
+            from seewhen.scenes import scene_named
 
             return Truth(scene_named(task.image).names)
         known = self.benchmark.shown(task.image)

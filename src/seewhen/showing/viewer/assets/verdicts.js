@@ -4,9 +4,10 @@ const isDenied = (word) => Boolean(word.asked && word.asked.verdict === "denied"
 
 // What the model said when asked is the sign of its odds. A verdict goes by more where it was fitted (how sure the
 // word was, how often such words are right) and by a threshold, so an object may be denied although it said yes.
-function judgedBy({ odds, probability }) {
+function judgedBy({ odds, probability, elsewhere }) {
   const sign = odds < 0 ? "−" : "+";
-  return `${percent(probability)} likely to be there; asked, it said ${odds < 0 ? "no" : "yes"}, log-odds ${sign}${Math.abs(odds).toFixed(1)}`;
+  const drafts = elsewhere === undefined ? "" : `; in ${percent(elsewhere)} of its drafts`;
+  return `${percent(probability)} likely to be there; asked, it said ${odds < 0 ? "no" : "yes"}, log-odds ${sign}${Math.abs(odds).toFixed(1)}${drafts}`;
 }
 
 function verdictNote(said) {

@@ -1,6 +1,6 @@
 """Where the two lemmatizers of CHAIR disagree on real captions, as Markdown for `docs/benchmarks.md`.
 
-python -m seewhen.benchmarks.chair.differences --objects OBJECTS CAPTIONS.jsonl ...
+python benchmarks/chair_differences.py --objects OBJECTS CAPTIONS.jsonl ...
 """
 
 from __future__ import annotations
