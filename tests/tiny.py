@@ -173,6 +173,16 @@ CAPPED = "paligemma2"
 ONE_IMAGE_ONLY = ("instructblip",)  # one image per prompt by construction
 
 
+def aligned(loaded: Any) -> Any:
+    """A loaded model with its weights where torch would have put them, for comparisons bit for bit.
+
+    Weights of a mapped file begin at any address, and some processors' matrix products round by the address.
+    """
+    for parameter in loaded.parameters():
+        parameter.data = parameter.data.clone()
+    return loaded
+
+
 def model(family: str, **text_overrides: Any) -> Any:
     """The tiny model of `family`; overrides go to the text configuration (`num_key_value_heads=2`)."""
     return _model(family, tuple(sorted(text_overrides.items())))

@@ -21,6 +21,7 @@ from tiny_qwen_vl import (
     tokens,
 )
 
+import tiny
 from seewhen.backbones.qwen_vl import QwenVLConfig, QwenVLForConditionalGeneration, save_original
 from seewhen.backbones.qwen_vl.configuration import published_config
 from seewhen.backbones.qwen_vl.vision import sine_cosine_grid
@@ -101,7 +102,7 @@ def test_round_trip_of_the_published_layout(tmp_path: Path) -> None:
     assert {"transformer.wte.weight", "transformer.ln_f.weight", "lm_head.weight"} <= names.keys()
     assert "transformer.visual.attn_pool.attn.in_proj_weight" in names
     assert "transformer.visual.transformer.resblocks.0.attn.in_proj.weight" in names
-    loaded = QwenVLForConditionalGeneration.from_pretrained(tmp_path).eval()
+    loaded = tiny.aligned(QwenVLForConditionalGeneration.from_pretrained(tmp_path)).eval()
     assert torch.equal(loaded(input_ids=ids, pixel_values=pixels(1)).logits, expected)
     save_original(loaded, tmp_path / "again")
     assert load_file(tmp_path / "again" / "model.safetensors").keys() == names.keys()
@@ -125,7 +126,7 @@ def test_native_names_load_too(tmp_path: Path) -> None:
         assert "text_config" in json.loads((tmp_path / "config.json").read_text())
         names = load_file(tmp_path / "model.safetensors").keys()
         assert any(name.startswith("transformer.") for name in names) == original
-        loaded = QwenVLForConditionalGeneration.from_pretrained(tmp_path).eval()
+        loaded = tiny.aligned(QwenVLForConditionalGeneration.from_pretrained(tmp_path)).eval()
         assert torch.equal(loaded(input_ids=ids).logits, model(input_ids=ids).logits)
 
 

@@ -263,7 +263,7 @@ def test_device_map(tmp_path):
     from transformers import AutoModelForImageTextToText
 
     tiny.model("llava").save_pretrained(tmp_path)
-    model = AutoModelForImageTextToText.from_pretrained(tmp_path, device_map="auto").eval()
+    model = tiny.aligned(AutoModelForImageTextToText.from_pretrained(tmp_path, device_map="auto")).eval()
     inputs = tiny.inputs("llava")
     with seewhen.attach(model, always(contrast=2.0)):
         mapped = generate(model, inputs)
