@@ -55,6 +55,15 @@ def pytest_runtest_setup() -> None:
     torch.manual_seed(0)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """No test leaves a model that others share in another layout: theirs would round otherwise, by their order."""
+    import tiny
+
+    changed = tiny.changed()
+    assert not changed, f"this test laid the weights of shared tiny models otherwise: {changed} (take a copy)"
+
+
 def shared_path() -> Path:
     """Where the reference material is: $SEEWHEN_SHARED, else a folder `shared` beside the repository."""
     return Path(os.environ.get("SEEWHEN_SHARED", Path(__file__).resolve().parents[2] / "shared"))

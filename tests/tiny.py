@@ -205,7 +205,21 @@ def _model(family: str, overrides: tuple[tuple[str, Any], ...]) -> Any:
     for part in (built, getattr(built, "language_model", None)):
         if getattr(part, "generation_config", None) is not None:
             part.generation_config.update(bos_token_id=BOS, eos_token_id=EOS, pad_token_id=PAD)
+    _laid[built] = _layout(built)
     return built.eval()
+
+
+# The models that tests share, each with how its parameters were laid when it was made.
+_laid: dict[Any, list[tuple[Any, ...]]] = {}
+
+
+def _layout(built: Any) -> list[tuple[Any, ...]]:
+    return [(each.data_ptr(), each.stride(), each.dtype) for each in built.parameters()]
+
+
+def changed() -> list[str]:
+    """The shared models whose parameters are not laid as they were made: later tests would compare with those."""
+    return [built.config.model_type for built, laid in _laid.items() if _layout(built) != laid]
 
 
 @torch.no_grad()

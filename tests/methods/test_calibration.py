@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         lines.append({"image": f"{index}.png", "faithful": "a cat", "hallucinated": f"a dog {index}"})
         lines[-1] |= {"question": "is it there", "answer": "yes" if index % 2 else "no", "box": [0, 0, 9, 9]}
     (tmp_path / "calibration.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    loaded = loading.Loaded(tiny.model("llava"), TinyProcessor())
+    # A command lays the weights of what it opens in its own way.
+    loaded = loading.Loaded(copy.deepcopy(tiny.model("llava")), TinyProcessor())
     monkeypatch.setattr(loading, "load", lambda *args, **kwargs: loaded)
     return tmp_path
 
