@@ -17,7 +17,11 @@ PHRASINGS = {
 }
 PARTS = tuple(f"{model}-{part}" for model in ("photo", "scenes") for part in ("validation", "test", "ablation"))
 TRIED = (-2.0, -1.5, -1.0, -0.5, 0.0)  # thresholds that one is chosen of, on validation pictures
-TRIED_DRAFTS = (-1.0, -0.5, 0.0, 0.5, 1.0)  # the same with drafts
+# The same with drafts: a first look at halves, then tenths between the one that came out of it and the next.
+TRIED_DRAFTS = {
+    "photo": (-1.0, -0.9, -0.8, -0.7, -0.6, -0.5, 0.0, 0.5, 1.0),
+    "scenes": (-1.0, -0.5, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0),
+}
 DRAWN = (10, 11, 12, 13)  # seeds of further captions, from which the verdict with drafts is fitted
 # Fits that are not shipped: without the number of the attempt; odds less those without an image.
 FITS = "benchmarks/confirm/fits"
@@ -97,7 +101,7 @@ def validation(model: str) -> list[Run]:
     for threshold in TRIED:
         runs += _runs(part, confirm(threshold=threshold), (0, 1), f"try{threshold:g}")
     runs += _runs(part, "regular", DRAWN)
-    for threshold in TRIED_DRAFTS:
+    for threshold in TRIED_DRAFTS[model]:
         runs += _runs(part, confirm(drafts=4, threshold=threshold), (0, 1), f"drafts4try{threshold:g}")
     return runs
 

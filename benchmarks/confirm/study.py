@@ -54,7 +54,7 @@ class Study:
         self.brought = {path.name for path in given.out.glob("*.gz")}
         self.fits = given.out / "fits"
         self.fits.mkdir(exist_ok=True)
-        for stage in SHIPPED:
+        for stage in given.made:
             for model in MODELS:
                 (self.fits / f"{model}.{stage}").touch()
         self.running = [self._workers("photo", given.processes), self._workers("scenes", given.scenes)]
@@ -130,6 +130,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=223)
     parser.add_argument("--limit", type=int)
     parser.add_argument("--mps", action="store_true", help="share the GPU by NVIDIA's multi-process service")
+    parser.add_argument(
+        "--made", nargs="*", choices=STAGES, default=SHIPPED, help="stages whose fits are there: not made again"
+    )
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("The time is over."))

@@ -120,7 +120,7 @@ def carry_out(stage: str, model: str, runs: Path, exam: Path) -> None:
     drafts = "drafts" in stage
     part, shipped = f"{model}-validation", DATA / f"verdict_{MODELS[model]}{'_drafts' * drafts}.json"
     if stage.startswith("threshold"):
-        tried, note = (TRIED_DRAFTS, "drafts4try") if drafts else (TRIED, "try")
+        tried, note = (TRIED_DRAFTS[model], "drafts4try") if drafts else (TRIED, "try")
         threshold, recalls = chosen(runs, part, exam, tried, note)
         verdict = Verdict.load(shipped)
         about = {**verdict.about, "log_odds_threshold": threshold, "validation_recall": recalls}

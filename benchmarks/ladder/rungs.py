@@ -139,9 +139,25 @@ def _third() -> tuple[Rung, ...]:
     return (*told, *long, *medium, *late)
 
 
+def _fourth() -> tuple[Rung, ...]:
+    """For what three runs left open: rungs that were not asked with the rivals, and drafts where there is
+    something to recover. Three language stages serve all."""
+    long = [Rung("many", "mild", "long", noise="embellished", seed=seed) for seed in (2, 3)]
+    long += [Rung("many", "mild", "long", noise="noisy", seed=2), Rung("many", "strong", "long", seed=2)]
+    short = [
+        Rung("packaged", "mild", "brief", noise="embellished", seed=4),
+        Rung("many", "mild", "medium", noise="embellished", seed=3),
+        Rung("many", "strong", "medium", texts=True, seed=2),
+        Rung("many", "mild", "medium", seed=3),
+        Rung("many", "strong", "brief", noise="noisy", seed=2),
+    ]
+    return (*long, *short)
+
+
 RUNGS = _rungs()
 AGAIN = _again()
 THIRD = _third()
+FOURTH = _fourth()
 # What models are asked, in this order, each group of one model at a time: what is slow comes last.
 ORDER = ("base", "parts", "cai", "more", "rule", "opera", "confirm")
 JUDGED = ("drafts-4", "drafts-2", "drafts-0")  # `confirm` with a threshold chosen on other scenes
@@ -213,11 +229,13 @@ TINY = Sizes(
     groups=(*ORDER, *JUDGED),
     packaged=(*ORDER, *JUDGED),
 )
+_RIVALS_TOO = ("base", "drafts-4", "rule", "more", "opera", "drafts-0", "parts", "cai", "confirm")
 _FIRST, _REST = ("base", "drafts-4", "parts", "cai"), ("drafts-0", "drafts-2", "opera", "more", "rule", "confirm")
 SIZES = {
     "full": FULL,
     "again": replace(FULL, rungs=AGAIN),
     "third": replace(FULL, rungs=THIRD, groups=(*_FIRST, *_REST), packaged=JUDGED, beams=len(THIRD), places=0),
+    "fourth": replace(FULL, rungs=FOURTH, groups=_RIVALS_TOO, packaged=(), beams=len(FOURTH), places=0),
     "tiny": TINY,
     # The third run on a CPU: one rung, next to no training, verdicts that can be fitted.
     "rehearsal": replace(

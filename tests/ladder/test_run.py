@@ -20,7 +20,7 @@ from ladder.exam import First, Rows
 from ladder.judging import choice
 from ladder.material import make
 from ladder.methods import CAI, GROUPS, RIVALS
-from ladder.rungs import AGAIN, PACKAGED, RUNGS, SIZES, THIRD, TINY, Rung, kind_of
+from ladder.rungs import AGAIN, FOURTH, PACKAGED, RUNGS, SIZES, THIRD, TINY, Rung, kind_of
 from ladder.tasks import CHOICE, all_tasks
 from ladder.training import Bench
 from seewhen.backbones.loading import load
@@ -109,6 +109,21 @@ def test_the_third_run_makes_third_seeds_and_asks_what_was_left_open(tmp_path: P
     assert all(name.startswith("drafts") for name in names if name.endswith(" packaged"))
     assert sum(name.startswith("opera") for name in names) == len(set(kinds))
     assert all(f"{group} {rung.name}" in names for rung in THIRD for group in ("look", "cai", "parts", "drafts-4"))
+
+
+def test_the_fourth_run_asks_the_rivals_where_they_are_missing(tmp_path: Path) -> None:
+    made = {rung.name for rung in (*RUNGS, *AGAIN, *THIRD)}
+    kinds = {rung.kind for rung in FOURTH}
+    assert len({rung.name for rung in FOURTH}) == len(FOURTH) and kinds <= {kind_of(name) for name in made}
+    # The second run had it in its list and did not reach it.
+    assert {rung.name for rung in FOURTH} & made == {"many-strong-long.2"}
+    assert {rung.kind for rung in THIRD if rung.noise == "embellished" or rung.texts} <= kinds  # without rivals
+    assert {"many-strong-brief-noisy", "many-mild-medium", "many-strong-long"} <= kinds  # some are missing there
+    names = [task.name for task in all_tasks(Bench(tmp_path, SIZES["fourth"], "cpu"))]
+    groups = ("look", "base", "drafts-4", "rule", "more", "drafts-0")
+    assert all(f"{group} {rung.name}" in names for rung in FOURTH for group in groups)
+    assert sum(name.startswith("opera") for name in names) == len(kinds)
+    assert not any(name.endswith(" packaged") for name in names)  # it was asked with all of them
 
 
 def test_a_threshold_is_chosen_for_the_least_invented_at_equal_recall() -> None:
