@@ -1,7 +1,7 @@
 #!/bin/sh
 # All tests that need a GPU, side by side, without test tools: sh benchmarks/speed/gpu_tests.sh OUT
 # Results go to OUT/gpu-tests.log; the last lines say how each file ended.
-export PYTHONPATH="$PWD/src:$PWD/tests" PYTHONUNBUFFERED=1
+export PYTHONPATH="$PWD/src:$PWD/tests${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 logs=$(mktemp -d)
 for file in fast/test_forks_gpu fast/test_fast_gpu fast/test_layers_gpu fast/test_slots_gpu test_calls_gpu test_gpu; do
     name=$(basename "$file")
