@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from confirm import pictures
+from confirm import pictures, prototype
+from confirm.cost import FILES as COSTS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -22,6 +24,7 @@ AVERAGED = (
     "confirm, asking alone, threshold 0",
 )
 COOLER = ("t0.33", "t0.5", "t0.7")
+GPU_COST = ROOT / "benchmarks" / "speed" / "results" / "h200-confirm-ahead.json"
 PUBLISHED = ROOT / "benchmarks" / "photographs" / "results" / "report" / "report.json"
 NAMES = {
     "verdict0": "`confirm`, first fit, threshold 0 (two retries)",
@@ -40,6 +43,12 @@ NAMES = {
     "question-see": "asked: do you see a …?",
     "question-show": "asked: does this image show a …?",
     "question-present": "asked: is a … present in this picture?",
+}
+COSTLY = {
+    "regular": "regular",
+    "mark": "`confirm:mark`",
+    "confirm": "`confirm`",
+    "four drafts": "`confirm`, 4 drafts",
 }
 COLUMNS = ("chair_s", "chair_i", "chair_i_unique", "recall", "f1", "words")
 
@@ -159,7 +168,8 @@ def targets(scores: dict[str, Any]) -> str:
                     ]
                     lines.append(" | ".join([f"| {title}, {how}: {called(name)}", *cells]) + " |")
             read = _at_equal_recall(rows, "drafts4t-1", "drafts4t0")
-            if read is not None and ceiling["low"] > 0:
+            away = abs(rows["drafts4"]["recall"]["difference"]["value"]) > 1
+            if read is not None and away and ceiling["low"] > 0:
                 one = f"{read / (100 * alone['value']):.0%}" if alone["low"] > 0 else ""
                 share = f"{read:.1f}: {read / (100 * ceiling['value']):.0%}"
                 name = "`confirm`, 4 drafts, read between thresholds -1 and 0 (first seed)"
@@ -182,15 +192,41 @@ def _at_equal_recall(rows: dict[str, Any], milder: str, stricter: str) -> float 
 
 def beside(scores: dict[str, Any]) -> str:
     """`confirm` as it comes less each control, paired by picture and seed."""
-    lines = ["| `confirm` as it comes, without drafts or with 4, less | Δ CHAIR_i | Δ recall |", "|---|---|---|"]
+    metrics = {"chair_i": "Δ CHAIR_i", "recall": "Δ recall", "f1": "Δ F1"}
+    kinds = {"comes": "no drafts", "drafts4": "4 drafts"}
+    titles = [f"{kind}: {title}" for kind in kinds.values() for title in metrics.values()]
+    lines = ["| `confirm` as it comes, less | " + " | ".join(titles) + " |", "|---|" + "---|" * len(titles)]
     for part, title in TITLES.items():
         for mode, how in (("t1", "sampled"), ("greedy", "greedy")):
-            for row in scores[part]["rows"]:
-                if "beside" in row and (row["mode"], row["tokens"]) == (mode, 64):
-                    which = "4 drafts" if row["method"] == "drafts4" else "no drafts"
-                    for name, gaps in row["beside"].items():
-                        cells = [_gap({"difference": gaps[metric]}) for metric in ("chair_i", "recall")]
-                        lines.append(" | ".join([f"| {title}, {how}, {which}: regular, {name}", *cells]) + " |")
+            rows = {r["method"]: r for r in scores[part]["rows"] if (r["mode"], r["tokens"]) == (mode, 64)}
+            for control in rows["comes"]["beside"]:
+                gaps = [rows[kind]["beside"][control][metric] for kind in kinds for metric in metrics]
+                cells = [_gap({"difference": gap}) for gap in gaps]
+                lines.append(" | ".join([f"| {title}, {how}: regular, {control}", *cells]) + " |")
+    return "\n".join(lines)
+
+
+def costs() -> str:
+    """Milliseconds for each token of the final answer, questions and what was taken back included."""
+    lines = [
+        "| | ms per token of the final answer | whole answer, times regular | tokens | asked | taken back |",
+        "|---|---|---|---|---|---|",
+    ]
+    for model, title in (("photo", "`photo`, one CPU core"), ("packaged", "packaged model, one CPU core")):
+        found = json.loads(COSTS[model].read_text("utf-8"))
+        for method, mean in found["mean"].items():
+            whole = found["whole answer"].get(method)
+            ratio = f"{whole['value']:.2f} ({whole['low']:.2f} to {whole['high']:.2f})" if whole else "1"
+            told = [f"{mean[key]:.1f}" for key in ("tokens", "asked", "taken_back")]
+            cells = [f"{1000 * mean['processor'] / mean['tokens']:.1f}", ratio, *told]
+            lines.append(" | ".join([f"| {title}: {COSTLY[method]}", *cells]) + " |")
+    (gpu,) = json.loads(GPU_COST.read_text("utf-8"))["measured"]
+    for plan, name, asked, back in (("regular", COSTLY["regular"], 0, 0), ("both", COSTLY["confirm"], 3, 1)):
+        ratio = gpu["ratios"][plan]
+        whole = f"{ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})" if asked else "1"
+        each = 1000 * median(gpu["seconds"][plan]) / gpu["tokens"]
+        cells = [f"{each:.1f}", whole, str(gpu["tokens"]), str(asked), str(back)]
+        lines.append(" | ".join([f"| LLaVA-1.5-7B's shape, one H200, a plan: {name}", *cells]) + " |")
     return "\n".join(lines)
 
 
@@ -258,7 +294,7 @@ def _share(cell: dict[str, float]) -> str:
 def blocks(scores: dict[str, Any]) -> dict[str, str]:
     """The generated parts of the page, by their marks."""
     found = {"ceiling": ceilings(scores), "gains": gains(scores), "targets": targets(scores)}
-    found["beside"] = beside(scores)
+    found |= {"beside": beside(scores), "cost": costs(), "prototype": prototype.table(scores)}
     for part in TITLES:
         for mode in ("greedy", "t1"):
             found[f"{part} {mode}"] = table(scores[part]["rows"], mode)

@@ -24,6 +24,7 @@ from seewhen.verdicts.reader import read_mentions
 from seewhen.verdicts.sentences import sentence_ends
 
 REPLICATES, SEED, CUTS, DRAWN = 2000, 0, (2, 3, 4), 5
+BESIDE = ("comes", "drafts4", "drafts2", "min-p+drafts4", "cai+drafts4")  # rows that are paired with every control
 METRICS = ("chair_s", "chair_i", "chair_i_unique", "recall", "f1", "words", "asked", "steps", "taken_back")
 Array = NDArray[np.float64]
 
@@ -157,8 +158,8 @@ class Study:
                 base = [self.counts(regular[seed]) for seed, _ in shared]
             groups = [self.counts(captions) for _, captions in (shared or seeds)]
             row = {"method": name, "mode": mode, "tokens": tokens, **summary(groups, base or None)}
-            if name in ("comes", "drafts4") and tokens == 64:
-                row["beside"] = self._beside(groups, [seed for seed, _ in shared or seeds], mode)
+            if name in BESIDE and tokens == 64:
+                row["beside"] = self._beside(groups, [seed for seed, _ in shared or seeds], mode, name)
             found.append(row)
             if name == "regular":
                 for sentences in CUTS:
@@ -181,23 +182,34 @@ class Study:
             chosen.append({"text": captions[int(np.argmax(like))]["text"]})
         return chosen
 
-    def _beside(self, groups: Sequence[Array], seeds: Sequence[int | None], mode: str) -> dict[str, Any]:
-        """Captions of these seeds less each control: regular ones cut off, cooler ones, the likest of five."""
+    def _beside(
+        self, groups: Sequence[Array], seeds: Sequence[int | None], mode: str, method: str
+    ) -> dict[str, Any]:
+        """Captions of these seeds less each control: regular ones cut off, cooler ones, greedy ones (whole and cut
+        off), the likest of five; variants of drafts also less four drafts alone."""
         regular = dict(self.runs["regular", mode, 64])
         controls = {f"cut after {k} sentences": [self.counts(regular[s], k) for s in seeds] for k in CUTS}
         for (name, cooler, tokens), captions in self.runs.items():
             if (name, tokens) == ("regular", 64) and cooler not in ("greedy", mode) and mode == "t1":
                 known = dict(captions)
                 controls[f"temperature {cooler[1:]}"] = [self.counts(known[s]) for s in seeds if s in known]
+        if mode == "t1":
+            ((_, greedy),) = self.runs["regular", "greedy", 64]
+            controls["greedy"] = [self.counts(greedy)] * len(groups)
+            for k in CUTS[1:]:
+                controls[f"greedy, cut after {k} sentences"] = [self.counts(greedy, k)] * len(groups)
         sampled = self.runs.get(("regular", "t1", 64), [])
         if mode in ("greedy", "t1") and len(sampled) == DRAWN:  # drawn at 1, any of them may be first
             likest = self.counts(self._likest(self.runs["regular", mode, 64][0][1], sampled))
             controls[f"the likest of {DRAWN}"] = [likest] * len(groups)
+        if method in BESIDE[2:]:
+            drafts = dict(self.runs.get(("drafts4", mode, 64), []))
+            controls["4 drafts"] = [self.counts(drafts[s]) for s in seeds if s in drafts]
         found = {}
         for name, control in controls.items():
             if len(control) == len(groups):
                 gaps = summary(groups, control)
-                found[name] = {metric: gaps[metric]["difference"] for metric in ("chair_i", "recall")}
+                found[name] = {metric: gaps[metric]["difference"] for metric in ("chair_i", "recall", "f1")}
         return found
 
     def bounds(self, odds: Path, replicates: int = REPLICATES) -> dict[str, Any]:
