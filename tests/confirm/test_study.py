@@ -34,6 +34,21 @@ def test_the_page_says_what_the_results_say(scores):
     assert page.filled(text, page.blocks(scores)) == text
 
 
+def test_pages_tell_the_newest_numbers(scores):
+    """In the sentences, not the tables: what a reader of the first screen is told."""
+    rows = {(row["method"], row["mode"]): row for row in scores["photo-test"]["rows"] if row["tokens"] == 64}
+    shown = [("regular", "t1"), ("comes", "t1"), ("drafts4", "t1"), ("regular", "greedy")]
+    exact = [f"{rows[key]['chair_i']['value']:.1f}" for key in shown]
+    lost = [f"{rows[key, 't1']['recall']['difference']['value']:+.1f}" for key in ("comes", "drafts4")]
+    rounded = [f"{rows[key]['chair_i']['value']:.0f}" for key in (*shown, ("regular", "t0.33"))]
+    message = page.PAGE.read_text("utf-8").partition("## `confirm`")[2].partition("###")[0]
+    card = (ROOT / "src/seewhen/weights/photo/README.md").read_text("utf-8")
+    readme = (ROOT / "README.md").read_text("utf-8").partition("## On photographs")[2].partition("## ")[0]
+    guide = (ROOT / "docs/confirm.md").read_text("utf-8").partition("## Drafts")[2].partition("## ")[0]
+    for text, numbers in ((message, exact + lost), (guide, exact + lost), (card, exact), (readme, rounded)):
+        assert not [number for number in numbers if number not in text]
+
+
 def test_the_demonstration_shows_the_same_averages(scores):
     assert json.loads(page.AVERAGES.read_text("utf-8")) == json.loads(json.dumps(page.averages(scores)))
 
