@@ -122,11 +122,13 @@ class Company:
         """Whether a job can be answered this way."""
         if job.alone or job.trace or job.sampling.forbidden:
             return False
-        if job.fingerprint not in self._serves:
-            self._serves[job.fingerprint] = self.lanes.serves(job.method)
-            if len(self._serves) > _MOST_REMEMBERED:
-                self._serves.pop(next(iter(self._serves)))
-        return self._serves[job.fingerprint]
+        served = self._serves.get(job.fingerprint)
+        if served is None:
+            served = self.lanes.serves(job.method)
+            if len(self._serves) >= _MOST_REMEMBERED:
+                self._serves = {}  # not emptied: the thread that prepares prompts asks, too
+            self._serves[job.fingerprint] = served
+        return served
 
     def prompt(self, jobs: Sequence[Job]) -> Prompt | None:
         """The prompts of jobs of one method, as many as are not refused; None if all are."""

@@ -183,7 +183,9 @@ class Engine:
 
     def _enter(self, prompt: Prompt) -> None:
         """Let those at the door join, when there is room."""
-        if self.company.fits(prompt):
+        if all(job.cancelled for job in prompt.jobs):  # nobody waits any more
+            self._door = None
+        elif self.company.fits(prompt):
             self._door = None
             try:
                 self.company.join(prompt)
@@ -289,6 +291,9 @@ class Engine:
             raise  # the device is lost; only a new process helps
         except Exception as error:
             failure = self._failure(error, jobs)
+            if is_out_of_memory(error) and len(jobs) > 1:  # one that does not fit alone says nothing of others
+                self._rows = max(self._rows_of(jobs) // 2, 1)
+                log.warning("batches now have at most %d rows", self._rows)
         # What a client has seen cannot be taken back: those that began end here.
         for job in [job for job in jobs if job.started]:
             job.post(Failed(failure))
@@ -304,8 +309,7 @@ class Engine:
         if is_out_of_memory(error):
             self.company.spare()
             free_memory()
-            self._rows = max(self._rows_of(jobs) // 2, 1)
-            log.warning("out of memory with %d rows; batches now have at most %d", self._rows_of(jobs), self._rows)
+            log.warning("out of memory; answers at once: %d", self._rows_of(jobs))
             return ApiError(
                 503, "out_of_memory", "The request needs more memory than there is.", "Send less.", retry_after=1
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,6 @@ _COLUMNS = 512  # a lane has a multiple of this, doubled until a prompt fits
 _IMAGE = 64  # and room for a multiple of this of image tokens
 _KERNELS = ("sdpa", "eager")  # whose masks we can write ourselves
 _MOST = 8  # lanes: captured steps hold memory of their own
-_MOST_SESSIONS = 64  # clients can make up any number of parameters
 _SHARE = 0.8  # of the memory that is free when the first lane is made
 
 
@@ -131,9 +130,9 @@ class Lanes:
         return lane
 
     def _make(self, method: Method, like: Read, columns: int, images: int) -> Lane:
-        widths = self._widths(method, columns, images)
-        self._evict(self._bytes(method, columns) * widths[-1])
-        lane = Lane(self._session_of(method).session, like, widths, _columns(columns))
+        own, widths = self._session_of(method), self._widths(method, columns, images)
+        self._evict(self._bytes(method, columns) * widths[-1] + own.reader.bytes)
+        lane = Lane(own.session, like, widths, _columns(columns))
         self.lanes[method.fingerprint, lane.columns, lane.image_room] = lane
         return lane
 
@@ -145,15 +144,18 @@ class Lanes:
         if not fitting:
             return None
         key = min(fitting, key=lambda each: each[1:])
-        self.lanes[key] = self.lanes.pop(key)  # used last
-        return self.lanes[key]
+        lane = self.lanes.pop(key)
+        if not lane.busy and self._widths(method, *key[1:])[-1:] > lane.widths[-1:]:
+            return None  # made narrow when memory was short: a wider one takes its place
+        self.lanes[key] = lane  # used last
+        return lane
 
     def _widths(self, method: Method, columns: int, images: int) -> tuple[int, ...]:
         """Numbers of slots that a new lane can have, when the lanes that nobody uses are gone."""
         busy = [lane for lane in self.lanes.values() if lane.busy]
         if len(busy) >= _MOST:
             return ()
-        left = self.budget - sum(lane.bytes for lane in busy)
+        left = self.budget - self._taken(busy)
         each = self._bytes(method, columns)
         return tuple(width for width in self.widths if width * each <= left)
 
@@ -162,19 +164,35 @@ class Lanes:
         rows = 1 + len(method.parts(self.backbone).branches)
         return rows * _columns(columns) * bytes_per_column(self.backbone)
 
+    def _taken(self, lanes: Iterable[Lane]) -> int:
+        """Bytes of these lanes, and of what their methods read prompts into."""
+        lanes = list(lanes)
+        sessions = {lane.session for lane in lanes}
+        readers = [each.reader for each in self._sessions.values() if each.session in sessions]
+        return sum(lane.bytes for lane in lanes) + sum(reader.bytes for reader in readers)
+
     def _evict(self, needed: int) -> None:
         """Give up lanes that nobody uses, the longest unused first, until there is memory for another."""
         for key in list(self.lanes):
-            taken = sum(lane.bytes for lane in self.lanes.values())
-            if taken + needed <= self.budget and len(self.lanes) < _MOST:
+            if self._taken(self.lanes.values()) + needed <= self.budget and len(self.lanes) < _MOST:
                 return
             if not self.lanes[key].busy:
                 del self.lanes[key]
+                self._tidy()
+
+    def _tidy(self) -> None:
+        """Forget methods without a lane: what they read prompts into takes memory, and clients can make up any
+        number of parameters."""
+        used = {key[0] for key in self.lanes}
+        self._sessions = {
+            name: each for name, each in self._sessions.items() if name in used or each.session is self._session
+        }
 
     def spare(self) -> None:
         """Memory ran out: give up what nobody uses, and take no more than is taken now."""
         self.lanes = {key: lane for key, lane in self.lanes.items() if lane.busy}
-        self.budget = sum(lane.bytes for lane in self.lanes.values()) or self.budget // 2
+        self._tidy()
+        self.budget = self._taken(self.lanes.values()) or self.budget // 2
 
     def forget(self, lane: Lane) -> None:
         """A lane in which something went wrong: what it holds is unknown."""
@@ -205,9 +223,7 @@ class Lanes:
             assert fast is not None
             session = Session(self.backbone, method, fast=fast.kernels)
             session.quiet = True  # what it has to say is a note on the answer
-            if len(self._sessions) >= _MOST_SESSIONS:
-                used = {key[0] for key in self.lanes}
-                self._sessions = {name: each for name, each in self._sessions.items() if name in used}
+            self._tidy()
             self._sessions[method.fingerprint] = _Method(session, fast, Reader(session))
         return self._sessions[method.fingerprint]
 
@@ -237,8 +253,8 @@ def bytes_per_column(backbone: Backbone) -> int:
 
 
 def _powers(slots: int) -> tuple[int, ...]:
-    """1, 2, 4, ... up to the largest that is not more than `slots`."""
-    return tuple(1 << power for power in range(slots.bit_length()) if 1 << power <= slots)
+    """1, 2, 4, ... and `slots` itself."""
+    return (*(1 << power for power in range((slots - 1).bit_length())), slots)
 
 
 def _columns(least: int) -> int:

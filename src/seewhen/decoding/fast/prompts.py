@@ -38,6 +38,7 @@ _CACHE = "past_key_values"
 _MOST_POSITIONS = 4096  # of all rows together
 _MOST_NUMBERS = 2**22  # in the pixels of one call: about twelve images of 336 x 336
 _MOST_KEPT = 8
+_MOST_COUNTED = 10_000  # forms of prompts: pictures of any size make ever new ones
 
 
 class Passes:
@@ -54,11 +55,16 @@ class Passes:
         A form that comes again is captured; when many forms are, only one that comes far more often than the
         rarest takes its place, so that ever new forms do not capture all the time.
         """
+        if known not in self._counts and len(self._counts) >= _MOST_COUNTED:
+            self._counts = Counter({each: self._counts[each] for each in self.kept})
         self._counts[known] += 1
         if known not in self.kept and self._counts[known] > 1 and self._makes_room(known):
             if self._pool is None and torch.cuda.is_available():
                 self._pool = torch.cuda.graph_pool_handle()
-            self.kept[known] = make(self._pool)
+            try:
+                self.kept[known] = make(self._pool)
+            except torch.OutOfMemoryError:  # for its copies; the pass itself may yet have room
+                self.kept[known] = None
         return self.kept.get(known)
 
     def _makes_room(self, known: Hashable) -> bool:

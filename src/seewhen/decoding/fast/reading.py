@@ -53,6 +53,13 @@ class Reader:
         self.session = session
         self._kept: Kept[tuple[Passes, Any]] = Kept()  # with the cache that such prompts are read into
 
+    @property
+    def bytes(self) -> int:
+        """Of memory, of what prompts are read into."""
+        layers = [layer for _, cache in self._kept.all for layer in cache.layers]
+        parts = [part for layer in layers for part in (layer.keys, layer.values)]
+        return sum(part.numel() * part.element_size() for part in parts)
+
     def read(self, model: Any, inputs: Mapping[str, Any]) -> Read:
         """Read the prompts of `inputs`, as for `generate`. What is found is good until the next is read."""
         found: dict[str, Any] = {}

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from seewhen.decoding.session import Session
 
 
+_LATER = 256  # times as many steps as before
+
+
 @dataclass(frozen=True)
 class Choice:
     """How the tokens of an answer are chosen: see `seewhen.equations.drawing`. Temperature 0 is greedy."""
@@ -122,6 +125,7 @@ class Slots:
         self.output = Output()
         self.made = 0  # steps so far
         self.captured = False
+        self._try_at = 1  # steps after which it is captured
         self._step = self._prepared(like)
 
     @property
@@ -153,16 +157,15 @@ class Slots:
         return run
 
     def run(self) -> None:
-        """One step. The first runs as it is; the second finds a captured one."""
+        """One step. The first runs as it is; the second finds a captured one. If that failed (memory may have been
+        short), it is tried again much later."""
         self.sequence.placement = self.session.placement
         with turn(self.device):
-            if self.made and self.device.type == "cuda" and not self.captured and not self._tried:
-                self._tried = True
+            if self.made == self._try_at and self.device.type == "cuda" and not self.captured:
+                self._try_at *= _LATER
                 self._step, self.captured = captured_graph(self._step)
             self._step()
         self.made += 1
-
-    _tried = False
 
     # -- who sits where ----------------------------------------------------------------------------------
 
