@@ -111,7 +111,7 @@ def cost(**given):
         "tokens_per_second": 500.0,
     }
     known |= {"peak_bytes": None, "first_call_s": 0.1, "floor_ms": 1.0}
-    known |= {"ratio": 1.2, "ratio_low": 0.9, "ratio_high": 1.3, "compared_way": "off"}
+    known |= {"ratio": 1.2, "ratio_low": 1.1, "ratio_high": 1.3, "compared_way": "off"}
     return Cost(**known | given)
 
 
@@ -119,9 +119,17 @@ def cost(**given):
     ("given", "flag"),
     [
         ({}, None),
-        ({"extra_rows": 1, "ratio": 0.94}, "vcd, off, batch 1: faster than regular decoding, with more rows."),
-        ({"ratio": 0.94}, None),  # within its interval, and no more work than regular decoding has
-        ({"ratio": 0.94, "ratio_high": 0.97}, "vcd, off, batch 1: faster than regular decoding, all of whose"),
+        ({"ratio_low": 0.9}, "vcd, off, batch 1: too noisy to compare, its ratio lies between 0.90 and 1.30"),
+        (
+            {"extra_rows": 1, "ratio": 0.94, "ratio_low": 0.9, "ratio_high": 1.1},
+            "vcd, off, batch 1: faster than regular decoding, with more rows.",
+        ),
+        # Within its interval, and no more work than regular decoding has.
+        ({"ratio": 0.94, "ratio_low": 0.9, "ratio_high": 1.1}, None),
+        (
+            {"ratio": 0.94, "ratio_low": 0.9, "ratio_high": 0.97},
+            "vcd, off, batch 1: faster than regular decoding, all of whose",
+        ),
         (
             {"way": "uncaptured", "compared_way": "graph"},
             "vcd, uncaptured, batch 1: it ran uncaptured, regular",

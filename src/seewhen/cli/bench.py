@@ -27,18 +27,21 @@ def bench(
     settings: Settings = None,
     batch: Annotated[str, typer.Option("--batch", help="Batch sizes, comma-separated.")] = "1",
     tokens: Annotated[int, typer.Option("--tokens", min=2, help="New tokens per answer.")] = 128,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Rounds, in turns; medians count.")] = 6,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Rounds; methods take turns.")] = 6,
     images: Annotated[
         str, typer.Option("--images", help="Images per prompt, comma-separated: how time grows with image tokens.")
     ] = "1",
     fast: Annotated[
-        str, typer.Option("--fast", help="auto, off or graph; several, comma-separated, to compare.")
+        str,
+        typer.Option(
+            "--fast", help="auto (captured steps on a GPU), off or graph; several, by comma, to compare."
+        ),
     ] = "auto",
     out: Annotated[Path | None, typer.Option("--out", help="Write PREFIX.json, PREFIX.md and PREFIX.png.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     loading: LoadingFlags,
 ) -> None:
-    """Measure prefill, ms per token, tokens per second, memory, and the distance to the memory's own speed.
+    """Measure what methods cost: prefill, ms per token, memory, and how near that is to the memory's own speed.
 
     seewhen bench
 
@@ -98,10 +101,14 @@ def _show(found: list[Cost], result: Mapping[str, Any]) -> None:
     console.print(table)
     rate = result["read_bandwidth"] / 1e9
     sure = result["interval_holds_the_median"]
+    between = (
+        f"an interval that contains it with {100 * sure:.0f} % confidence" if sure else "no interval: one round"
+    )
     console.print(
-        "Ratio: to regular, same batch, same round: median, and an interval that holds it with "
-        f"{100 * (sure or 0):.0f} %. Prefill: until the first token is chosen. Floor: time to read weights and "
-        f"cache once at the {rate:.0f} GB/s that this device reads, as a share of the measured time."
+        "Way: off is transformers' own loop, graph captured steps, uncaptured our loop without capture (on a "
+        "CPU, say). Prefill: until the first token is chosen. Ratio: to regular decoding of the same round, "
+        f"{between}. Floor: the time to read weights and cache once at the {rate:.0f} GB/s that this device "
+        "reads, as a share of the measured time."
     )
     for flag in result["red_flags"]:
         console.print(f"Red flag: {flag}")

@@ -166,6 +166,8 @@ def _range(values: tuple[float, ...], places: int) -> str:
 def _ratio(cost: Cost) -> str:
     if cost.ratio is None or cost.method == "regular":
         return "" if cost.ratio is None else "1"
+    if len(cost.rounds) == 1:
+        return f"{cost.ratio:.3f}"
     return f"{cost.ratio:.3f} ({cost.ratio_low:.3f}-{cost.ratio_high:.3f})"
 
 

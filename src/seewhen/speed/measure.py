@@ -38,6 +38,7 @@ MODES: Mapping[str, Mapping[str, Any]] = {
 
 
 _AGAIN = "give more --repeats or --tokens, or a quieter machine."
+_NOISY = 1.25  # an interval whose ends are further apart than this says little
 _WARM_TURNS = 3  # a prompt is captured when it comes the second time, and replayed the third
 
 
@@ -84,6 +85,9 @@ class Cost:
                 found.append("faster than regular decoding, with more rows. Do not believe this row: " + _AGAIN)
             elif self.method != "regular" and self.ratio_high < 1:
                 found.append("faster than regular decoding, all of whose work it does: " + _AGAIN)
+            if self.ratio_low is not None and self.ratio_high > _NOISY * self.ratio_low:
+                between = f"its ratio lies between {self.ratio_low:.2f} and {self.ratio_high:.2f}"
+                found.append(f"too noisy to compare, {between}: {_AGAIN}")
         if self.compared_way not in ("", self.way):
             found.append(
                 f"it ran {self.way}, regular decoding {self.compared_way}: its ratio is not the method's alone."
