@@ -187,10 +187,9 @@ def test_the_page_of_a_session_says_what_was_not_measured(tmp_path):
         "about": {"command": "session.py", "device": "a card", "read_bandwidth": 4e12},
         "llava, batch 1": {"found": {"costs": [one.to_json() for one in rows]}, "seconds": 3.0},
         "qwen3.5, batch 1": {"left out": "3 s were left, 20 wanted"},
+        "llava, judge": {"failed": "Traceback\nno room\n"},
     }
     text = page.section(result, "session.json")
-    assert "| CAI / regular | at most 1.05 | 1.040 | reached |" in text
-    assert "| regular, ms per token | at most 4.5 | 2.000 | reached |" in text
-    assert "| SID / regular | at most 1.15 |  | not measured |" in text
-    assert "Not measured: qwen3.5, batch 1: 3 s were left, 20 wanted." in text
+    assert "| cai | graph | 1 | 4 |" in text and "4.00 TB/s" in text
+    assert "Not measured in this run: qwen3.5, batch 1; llava, judge (failed: no room)." in text
     assert page.costs_of(result["llava, batch 1"]) == rows

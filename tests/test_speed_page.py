@@ -1,0 +1,135 @@
+"""What the pages say about speed is what the committed results hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+if not (BENCHMARKS / "speed.md").exists():
+    pytest.skip("the benchmarks are not part of this tree", allow_module_level=True)
+
+from speed import goals, page  # noqa: E402
+
+
+def text(name: str) -> str:
+    """A page, its lines joined, without emphasis."""
+    return re.sub(r"\s+", " ", (ROOT / name).read_text(encoding="utf-8").replace("**", ""))
+
+
+def result(name: str) -> Any:
+    return json.loads((BENCHMARKS / name).read_text(encoding="utf-8"))
+
+
+def forks(*path: str) -> dict[str, dict[str, Any]]:
+    """The rows of one setting by method."""
+    found = result(goals.FORKS)
+    for step in path:
+        found = found[step]
+    return {row["method"]: row for row in found}
+
+
+def told(row: dict[str, Any]) -> str:
+    return f"{row['ratio']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+
+
+def test_the_goals_are_those_of_the_results() -> None:
+    assert goals.page() == goals.PAGE.read_text(encoding="utf-8"), "run: python benchmarks/speed/goals.py"
+    assert "missed" in goals.table() and "not measured" in goals.table(), "what was not reached is said"
+
+
+def test_the_session_is_that_of_its_result() -> None:
+    inside = page.section(result(goals.SESSION), goals.SESSION)
+    assert f"{page.BEGIN}\n{inside}\n{page.END}" in page.PAGE.read_text(encoding="utf-8")
+
+
+def test_a_goal_is_reached_or_missed_by_its_number() -> None:
+    rows = {
+        "reached": [goals.Row("b", "a", "x", 2.0, most=2.0), goals.Row("b", "a", "x", 2.0, least=2.0)],
+        "**missed**": [goals.Row("b", "a", "x", 2.01, most=2.0), goals.Row("b", "a", "x", 1.99, least=2.0)],
+        "measured": [goals.Row("b", "a", "x", 2.0)],
+        "not measured": [goals.Row("b", "a")],
+    }
+    assert all(row.cells[-1] == verdict for verdict, each in rows.items() for row in each)
+
+
+def test_ratios_of_steps() -> None:
+    said = text("benchmarks/speed.md")
+    settings = [("llava", name) for name in ("none", "two", "three", "four")]
+    settings += [("llava_eight", name) for name in ("none", "one", "four")]
+    settings += [("llava_two", name) for name in ("none", "four")]
+    settings += [("qwen", rows, name) for rows in ("1", "8") for name in ("none", "four")]
+    assert not [where for where in settings if told(forks(*where)["cai"]) not in said]
+    contrasted = [f"{rows}{name}" for rows in ("1", "8") for name in ("", ", none")]
+    assert not [where for where in contrasted if told(forks("contrasted", where)["cai+contrast"]) not in said]
+    second = [row for row in result(goals.LAYERS)["second_tier"] if row["method"] not in ("regular", "cai")]
+    assert not [row["method"] for row in second if f"| {row['ms']:.2f} | {told(row)} |" not in said]
+
+
+def test_headlines() -> None:
+    """What README and the page for users promise."""
+    regular, cai = (forks("llava", "four")[name] for name in ("regular", "cai"))
+    contrast, eight = forks("contrasted", "1")["cai+contrast"], forks("llava_eight", "four")
+    rows = {
+        (row["way"], row["method"]): row["ms/token"] for row in result("speed/results/h200-explore.json")["rows"]
+    }
+    times = rows["authors", "cai"] / rows["graph", "cai"]
+    readme, page_ = text("README.md"), text("docs/speed.md")
+    assert f"{regular['ms']:.1f} ms per token, {cai['ms']:.1f} with CAI" in readme and times > 10
+    assert "ten times faster than the published way" in readme
+    assert f"the tilt costs {cai['ratio']:.2f} and with the contrast {contrast['ratio']:.2f}" in text(
+        "docs/evidence.md"
+    )
+    off = {row["method"]: row["ms_per_token"] for row in result("speed/results/h200-llava-off.json")["costs"]}
+    more = [100 * (row["ratio"] - 1) for row in (cai, contrast, eight["cai"])]
+    for sentence in (
+        f"| regular | {off['regular']:.0f} | {regular['ms']:.2f} | |",
+        f"| CAI | {off['cai']:.0f} | {cai['ms']:.2f} | {more[0]:.1f} % more |",
+        f"| CAI with contrast | {off['cai+contrast']:.0f} | {contrast['ms']:.2f} | {more[1]:.1f} % more |",
+        f"takes {times:.1f} times as long as captured CAI",
+        f"regular decoding takes {eight['regular']['ms']:.2f} ms per step, CAI {more[2]:.1f} % more",
+    ):
+        assert sentence in page_, sentence
+
+
+def test_the_server() -> None:
+    said = text("docs/speed.md")
+    parts = {
+        (part["what"], part.get("way"), part.get("rows", part.get("clients"))): part
+        for part in result(goals.LANES)["parts"]
+        if part.get("method") == "cai"
+    }
+    one, many, before = (parts["http", *which] for which in (("graph", 1), ("graph", 32), ("off", 32)))
+    loop, batch = parts["generate", "graph", 1], parts["generate", "graph", 32]
+    speed, whole, steps = (
+        many["tokens_per_second"],
+        batch["tokens_per_second"],
+        batch["tokens_per_second_of_steps"],
+    )
+    first = [part["first_token_ms"] for part in (one, many)]
+    middle = [times["median"] for times in first]
+    for sentence in (
+        f"| {one['ms_per_token']:.2f} | bare captured loop: {loop['ms_per_step']:.2f} |",
+        f"| {speed:,.0f} | bare loop on a batch of 32, with its prompts: {whole:,.0f} ({speed / whole:.0%}); "
+        f"its steps alone: {steps:,.0f} ({speed / steps:.0%}) |".replace("%", " %"),
+        f"| {before['tokens_per_second']:.0f} | {speed / before['tokens_per_second']:.1f} times less |",
+        f"| {middle[0]:.0f}, {middle[1]:.0f} (p95 {first[1]['p95']:.0f}) | {middle[1] / middle[0]:.1f} times",
+    ):
+        assert sentence in said, sentence
+
+
+def test_answers_of_both_ways() -> None:
+    said = text("docs/speed.md")
+    runs = [run for name in goals.WAYS.values() for run in result(name)["runs"]]
+    count = {
+        dtype: sum(run["answers"] for run in runs if run["dtype"] == dtype) for dtype in ("float32", "bfloat16")
+    }
+    different = {d: sum(run["different"] for run in runs if run["dtype"] == d) for d in count}
+    assert different["float32"] == 0 and all(run["different"] == run["decided_by_rounding"] for run in runs)
+    assert f"none of {count['float32']} answers differed" in said
+    assert f"{different['bfloat16']} of {count['bfloat16']}" in said
