@@ -123,6 +123,20 @@ def test_the_server() -> None:
         assert sentence in said, sentence
 
 
+def test_processors() -> None:
+    walls = {way: f"{told['wall']:.1f}" for way, told in result(goals.DESCRIBE)["median"].items()}
+    spinning = walls["spinning"].split(".")[0]
+    assert f"`describe` takes {walls['default']} s, and {spinning} with torch's own default" in text(
+        "docs/speed.md"
+    )
+    demo = {
+        name: result(f"speed/results/cpu-demo-{name}.json")["median"]["default"]["wall"]
+        for name in ("own", "busy")
+    }
+    said = text("benchmarks/speed.md")
+    assert f"takes {demo['own']:.1f} s in the environment" in said and f"it takes {demo['busy']:.1f} s" in said
+
+
 def test_answers_of_both_ways() -> None:
     said = text("docs/speed.md")
     runs = [run for name in goals.WAYS.values() for run in result(name)["runs"]]
