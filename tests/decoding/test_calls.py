@@ -122,6 +122,33 @@ def test_a_call_inside_a_call(name, fast):
     assert len(asking.inner) == 2 and all(torch.equal(answer, inner) for answer in asking.inner)
 
 
+class Reading(LogitsProcessor):
+    """Reads something else with the model itself, without `generate`, as transformers' guidance does."""
+
+    def __init__(self, model: Any, family: str) -> None:
+        self.model, self.other = model, tiny.inputs(family, rows=3, only=2)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.model(**self.other)
+        return scores
+
+
+@every_call
+def test_a_pass_of_a_processor_is_not_the_calls(name, fast):
+    model, method = tiny.model(family_of(name)), ready(name)
+    with seewhen.attach(model, method, fast=fast) as handle:
+        serial = []
+        for row in (0, 1):
+            serial.append((model.generate(**asked(name, row)), None if name == "opera" else handle.trace))
+        for row in (0, 1, 0):  # the captured step of the first serves the others
+            processors = LogitsProcessorList([Reading(model, family_of(name))])
+            answer, trace = serial[row]
+            assert torch.equal(model.generate(**asked(name, row), logits_processor=processors), answer)
+            if trace is not None:
+                for key, tensor in trace.tensors.items():
+                    torch.testing.assert_close(handle.trace.tensors[key], tensor, rtol=0, atol=0, equal_nan=True)
+
+
 class Streamer:
     """Passes tokens on; breaks, waits or asks where it is told to."""
 

@@ -19,7 +19,7 @@ import tiny
 from every_family import state_of
 from promises import NEVER_A_TOKEN, generate, logits_of
 from seewhen.backbones.backbone import Backbone
-from seewhen.decoding.method import Method
+from seewhen.decoding.method import Method, PartName, part_of
 from seewhen.errors import SeewhenError, UnsupportedMode
 from seewhen.methods import method_class
 
@@ -104,6 +104,37 @@ def summary_of(name: str, made: Method, family: str, inputs: dict[str, Any], **a
         torch.manual_seed(3)
         model.generate(**inputs, **{**USUAL.get(name, {"do_sample": False}), **options})
     return handle
+
+
+# Those that change what the newest token attends to, or its hidden state; the others only score.
+INTERVENE = {"cai", "cai-gla", "pai", "vti", "ict", "farsight", "saliency", "locore", "memvr"}
+
+
+@each_method
+@pytest.mark.parametrize("part", ["attention", "contrast"])
+def test_a_part_alone_acts_or_is_refused(name: str, part: PartName) -> None:
+    """No part is regular decoding under another name, and none is the whole method."""
+    family, made = tried(name)
+    model, inputs = tiny.model(family), tiny.inputs(family)
+    whole, alone = made.parts(Backbone.of(model)), part_of(made, part)
+    scores = bool(whole.branches) or whole.rule is not None
+    if not (scores if part == "contrast" else name in INTERVENE):
+        with pytest.raises(SeewhenError, match=f"{name} has no {part}"):
+            seewhen.attach(model, alone)
+        return
+    found = generate(model, inputs, alone)
+    regular, min_p = (generate(model, inputs, other) for other in (None, "min-p"))
+    if name != "min-p":
+        assert not torch.equal(torch.stack(found.scores), torch.stack(regular.scores))
+        assert not torch.equal(torch.stack(found.scores), torch.stack(min_p.scores))
+
+
+@each_method
+def test_a_full_trace_can_be_kept(name: str) -> None:
+    family, made = tried(name)
+    rows = 1 if name == "opera" else 2  # its search keeps the trace of one answer only
+    handle = summary_of(name, made, family, tiny.inputs(family, rows=rows), trace=True)
+    assert handle.trace.tensors["attention_before"].shape[0] == len(handle.trace.tokens)
 
 
 @each_method

@@ -62,6 +62,19 @@ class Calls:
         stack = self.thread.stack
         return stack[-1] if stack else self.thread.finished
 
+    @property
+    def awaits_prompt(self) -> bool:
+        """Whether a call of this thread runs and has not read its prompt yet.
+
+        What is read after that is not the call's own: a logits processor may run passes too, as guidance does.
+        """
+        return bool(self.thread.stack) and self.current.sequence is None
+
+    def began(self, sequence: CachedSequence) -> None:
+        """A prompt was read."""
+        if self.awaits_prompt or not self.thread.stack:
+            self.current.sequence = sequence
+
     @contextmanager
     def running(self, call: Call) -> Iterator[Call]:
         """`call` as this thread's innermost one."""

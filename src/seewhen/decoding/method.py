@@ -262,10 +262,14 @@ class Part(Method):
     def parts(self, backbone: Backbone) -> Parts:
         """The parts that are kept."""
         whole = self.of.parts(backbone)
+        scores = bool(whole.branches) or whole.rule is not None
+        tilts = tuple(i for i in whole.interventions if isinstance(i, Tilt))
+        kept = Parts()
         if self.part == "attention":
-            kept = Parts(interventions=whole.interventions)
-        else:
-            # What is not a tilt belongs to the contrast: SID's branch hides image columns, say.
+            # Beside a rule or a search, what is not a tilt serves it: SID's branch hides image columns, say.
+            alone = tilts if scores or whole.loop is not None else whole.interventions
+            kept = Parts(interventions=alone)
+        elif scores:
             rest = tuple(i for i in whole.interventions if not isinstance(i, Tilt))
             kept = Parts(interventions=rest, branches=whole.branches, rule=whole.rule)
         if kept == Parts():

@@ -201,7 +201,7 @@ class Session:
         sequence.memories = [i.begin(sequence, prefill) for i in self.interventions]
         if cache is not None:
             sequence.follow(cache)
-        self.calls.current.sequence = sequence
+        self.calls.began(sequence)
         return Step(sequence, prefill), kwargs
 
     def _prefill(self, kwargs: dict[str, Any]) -> Prefill:
@@ -212,7 +212,8 @@ class Session:
             image_mask = torch.zeros(rows, length, dtype=torch.bool, device=embeds.device)
         else:
             image_mask = self.backbone.image_mask(ids.to(embeds.device))
-        if not bool(image_mask.any()) and self.method.needs_image:
+        foreign = bool(self.calls.thread.stack) and not self.calls.awaits_prompt
+        if not foreign and not bool(image_mask.any()) and self.method.needs_image:
             self.warn(f"No image in the prompt: {self.method.name} passes it through unchanged.")
         positions = kwargs.get("position_ids")
         if positions is None:
@@ -220,7 +221,7 @@ class Session:
         elif positions.shape[-2] != rows:
             positions = positions.expand(*positions.shape[:-2], rows, -1)
         extras = {name: kwargs[name] for name in _EXTRAS if kwargs.get(name) is not None}
-        inputs = self.calls.current.inputs if self.calls.thread.stack else self.calls.thread.kwargs
+        inputs = self.calls.current.inputs if self.calls.awaits_prompt else self.calls.thread.kwargs
         padding = _padding(kwargs.get("attention_mask"), embeds, positions)
         return Prefill(embeds, image_mask, padding, positions, ids, inputs, extras)
 

@@ -261,6 +261,7 @@ def _record(
     output = _prefill(owner, input_ids, {**model_kwargs, "past_key_values": None})
     cache = output.past_key_values
     sequence: CachedSequence = getattr(cache, ATTRIBUTE)
+    session.calls.current.sequence = sequence
     watched: Watched = sequence.memories[session.interventions.index(watch)]
     for index in range(tokens.shape[1] - 1):
         session.backbone.driver(

@@ -30,7 +30,7 @@ class _Watch:
     """
 
     def __init__(self, layers: tuple[int, ...]) -> None:
-        self.edited, self.masked = frozenset(layers), frozenset[int]()
+        self.edited, self.masked, self.fork = frozenset(layers), frozenset[int](), None
         self.maps: list[Tensor] = []  # (rows, heads, columns) of each target layer
 
     def before_layer(self, layer: int, hidden: Tensor) -> None:
