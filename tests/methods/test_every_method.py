@@ -3,6 +3,7 @@ one line, says what it did, and leaves the model as it was, whatever happens."""
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any
 
@@ -127,6 +128,17 @@ def test_a_part_alone_acts_or_is_refused(name: str, part: PartName) -> None:
     if name != "min-p":
         assert not torch.equal(torch.stack(found.scores), torch.stack(regular.scores))
         assert not torch.equal(torch.stack(found.scores), torch.stack(min_p.scores))
+
+
+@pytest.mark.parametrize("spec", ["vcd+cai:contrast=3", "pai+vcd", "sid+dola"])
+def test_what_a_refused_combination_suggests_can_be_used(spec: str) -> None:
+    with pytest.raises(SeewhenError, match="cannot be combined") as refused:
+        seewhen.attach(tiny.model("llava"), spec)
+    suggested = re.search(r"as in (\S+)\.$", str(refused.value))
+    assert (suggested is None) == (spec == "sid+dola")
+    if suggested is not None:
+        with seewhen.attach(tiny.model("llava"), suggested[1]):
+            pass
 
 
 @each_method

@@ -304,9 +304,12 @@ def _only(found: list[tuple[str, Parts]], has: Callable[[Parts], Any], what: str
     doing = [(name, parts) for name, parts in found if has(parts)]
     if len(doing) > 1:
         first, second = doing[0][0], doing[1][0]
+        tilts = (name for name, parts in doing[:2] if any(isinstance(i, Tilt) for i in parts.interventions))
+        tilted = next(tilts, None)
+        other = second if tilted == first else first
+        way_out = f"Take the attention of one alone, as in {tilted}:attention+{other}."
         raise InvalidMethod(
-            f"{first} and {second} both {what} and cannot be combined.",
-            f"Take the attention of one alone, as in {first}:attention+{second}.",
+            f"{first} and {second} both {what} and cannot be combined.", way_out if tilted else "Use one of them."
         )
     return doing[0][1] if doing else Parts()
 
