@@ -34,7 +34,7 @@ from seewhen.decoding.fast import forking, modules
 from seewhen.decoding.kernels import recurrent_kernel, relevance_kernel, second_look_kernel
 from seewhen.decoding.tilted_attention import Relevance
 from seewhen.equations import where
-from seewhen.methods.memvr import SecondLook
+from seewhen.methods.memvr import LookTwice
 from seewhen.speed.measure import costs
 from speed import kernels
 
@@ -42,7 +42,7 @@ from speed import kernels
 SWITCHES: dict[str, tuple[Any, str, Any]] = {
     "recurrent": (modules, "recurrent_layers", lambda _: iter(())),
     "relevance": (Relevance, "fuses", lambda *_: False),
-    "second look": (SecondLook, "_fused", lambda *_: False),
+    "second look": (LookTwice, "_fused", lambda *_: False),
     "gates at the end": (forking, "MOST_GATES", 0),
     "more than one gate at the end": (forking, "MOST_GATES", 1),
     "more than two gates at the end": (forking, "MOST_GATES", 2),

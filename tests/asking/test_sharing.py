@@ -17,7 +17,7 @@ from seewhen.asking.attach import attach
 from seewhen.asking.features import shared_features
 from seewhen.asking.one_picture import PictureQuestion
 from seewhen.asking.options import DESCRIBE, Decoding
-from seewhen.asking.prefix import Kept, PrefixHook, can_share, lay_out
+from seewhen.asking.prefix import KeptPrefix, PrefixHook, can_share, lay_out
 from seewhen.backbones.backbone import Backbone
 from seewhen.methods import method
 from seewhen.scenes import render, sample
@@ -132,7 +132,7 @@ def test_methods_asked_the_same_read_the_prompt_once(do_sample, monkeypatch):
 def test_a_kept_prompt_is_only_for_the_same_prompt():
     """Another picture, or a state that nobody looked at, is read anew."""
     asker = Asker(seewhen.load(device="cpu"))
-    kept, said = Kept(), []
+    kept, said = KeptPrefix(), []
     for number in (3, 4, 3):
         question = Question(asker.prompt(DESCRIBE), (render(sample("shifted", number)),))
         with asker.attached("cai", kept=kept) as attached:

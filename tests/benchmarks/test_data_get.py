@@ -23,13 +23,13 @@ from PIL import Image
 from seewhen.benchmarks import load
 from seewhen.benchmarks.chair.files import _annotation_file
 from seewhen.benchmarks.checking import check
-from seewhen.benchmarks.download import DownloadFailed, Remote, fetch
+from seewhen.benchmarks.download import DownloadFailed, RemoteFile, fetch
 from seewhen.benchmarks.files import find_image
 from seewhen.benchmarks.getting import bring, read_record
 from seewhen.benchmarks.mme.questions import QUESTIONS
 from seewhen.benchmarks.pope.questions import KINDS, load_questions
 from seewhen.benchmarks.pope.repope import labels_in
-from seewhen.benchmarks.sources import Part, unzip
+from seewhen.benchmarks.sources import SourcePart, unzip
 
 pytestmark = pytest.mark.slow
 
@@ -93,7 +93,7 @@ def test_a_download_that_breaks_off_goes_on(there: Elsewhere, tmp_path: Path) ->
     there.cut["big.bin"] = [1_000_000, 1_500_000]
     seen: list[int] = []
     path = fetch(
-        Remote(f"{there.url}/h/big.bin", size=len(BIG), checksum=sha256(BIG)), tmp_path / "x", seen.append
+        RemoteFile(f"{there.url}/h/big.bin", size=len(BIG), checksum=sha256(BIG)), tmp_path / "x", seen.append
     )
     assert path.read_bytes() == BIG and sum(seen) == len(BIG)
     assert there.ranges("big.bin") == [None, "bytes=1000000-", "bytes=2500000-"]
@@ -102,7 +102,7 @@ def test_a_download_that_breaks_off_goes_on(there: Elsewhere, tmp_path: Path) ->
 
 def test_what_is_whole_is_not_asked_for_again(there: Elsewhere, tmp_path: Path) -> None:
     there.files["h/big.bin"] = BIG
-    remote = Remote(f"{there.url}/h/big.bin", size=len(BIG), checksum=sha256(BIG))
+    remote = RemoteFile(f"{there.url}/h/big.bin", size=len(BIG), checksum=sha256(BIG))
     (tmp_path / "x").write_bytes(BIG)
     fetch(remote, tmp_path / "x")
     assert there.asked == []
@@ -118,7 +118,7 @@ def test_another_content_is_refused_and_deleted(there: Elsewhere, tmp_path: Path
     there.files["h/big.bin"] = BIG if wrong == "bytes" else BIG[:-7]
     there.spoilt = {"big.bin"} if wrong == "bytes" else set()
     with pytest.raises(DownloadFailed, match="not the published file"):
-        fetch(Remote(f"{there.url}/h/big.bin", size=len(BIG), checksum=sha256(BIG)), tmp_path / "x")
+        fetch(RemoteFile(f"{there.url}/h/big.bin", size=len(BIG), checksum=sha256(BIG)), tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
     assert len(there.asked) == 1
 
@@ -126,12 +126,12 @@ def test_another_content_is_refused_and_deleted(there: Elsewhere, tmp_path: Path
 def test_without_a_checksum_an_old_part_is_not_trusted(there: Elsewhere, tmp_path: Path) -> None:
     there.files["h/small.jpg"] = jpeg()
     (tmp_path / "x.part").write_bytes(b"rubbish")
-    assert fetch(Remote(f"{there.url}/h/small.jpg"), tmp_path / "x").read_bytes() == jpeg()
+    assert fetch(RemoteFile(f"{there.url}/h/small.jpg"), tmp_path / "x").read_bytes() == jpeg()
 
 
 def test_a_missing_file_is_not_tried_five_times(there: Elsewhere, tmp_path: Path) -> None:
     with pytest.raises(DownloadFailed, match="HTTP 404"):
-        fetch(Remote(f"{there.url}/h/none"), tmp_path / "x")
+        fetch(RemoteFile(f"{there.url}/h/none"), tmp_path / "x")
     assert len(there.asked) == 1
 
 
@@ -318,8 +318,8 @@ def test_chairs_annotations_are_taken_from_their_archive(there: Elsewhere, tmp_p
     names = [f"{what}_{part}2014.json" for what in ("instances", "captions") for part in ("train", "val")]
     content = zipped({f"annotations/{name}": b"{}" for name in (*names, "person_keypoints_val2014.json")})
     there.files["h/annotations.zip"] = content
-    remote = Remote(f"{there.url}/h/annotations.zip", checksum=sha256(content))
-    part = Part(
+    remote = RemoteFile(f"{there.url}/h/annotations.zip", checksum=sha256(content))
+    part = SourcePart(
         "annotations", "h", "", len(content), lambda _: [remote], lambda a, f: unzip(a, f, _annotation_file)
     )
     bring("chair", part, tmp_path, lambda size: None, lambda: None)
@@ -367,7 +367,7 @@ def test_a_server_that_lies_about_a_size_is_refused(tmp_path: Path, length: str 
     liar = type("Liar", (_Liar,), {"length": length, "sent": 0})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), liar) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        remote = Remote(f"http://127.0.0.1:{server.server_port}/x", size=4000, checksum=sha256(b"other"))
+        remote = RemoteFile(f"http://127.0.0.1:{server.server_port}/x", size=4000, checksum=sha256(b"other"))
         with pytest.raises(DownloadFailed):
             fetch(remote, tmp_path / "x")
         server.shutdown()

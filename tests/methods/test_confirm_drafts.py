@@ -98,10 +98,12 @@ def test_neither_tower_nor_prompt_is_read_again(monkeypatch):
     """One pass of the tower; the decoder gets one token at a time for all drafts of all rows together."""
     model, towers, drawn = tiny.model("llava"), [], []
     handle = model.model.vision_tower.register_forward_hook(lambda *_: towers.append(1))
-    from seewhen.decoding.drafting import Passes
+    from seewhen.decoding.drafting import DraftPasses
 
-    logits = Passes.logits
-    monkeypatch.setattr(Passes, "logits", lambda self, e: (drawn.append(tuple(e.shape[:2])), logits(self, e))[1])
+    logits = DraftPasses.logits
+    monkeypatch.setattr(
+        DraftPasses, "logits", lambda self, e: (drawn.append(tuple(e.shape[:2])), logits(self, e))[1]
+    )
     try:
         generate("llava", confirm(threshold=0.3, drafts=4), rows=3)
     finally:

@@ -16,7 +16,7 @@ from seewhen.backbones.backbone import Backbone
 from seewhen.backbones.blocks import out_projection_of
 from seewhen.errors import InvalidInput, InvalidMethod
 from seewhen.methods.calibration import Directions, outputs_of
-from seewhen.methods.ict import Question, calibrate, fit, logistic, probe_accuracy, selected
+from seewhen.methods.ict import LabelledQuestion, calibrate, fit, logistic, probe_accuracy, selected
 
 
 def test_fit() -> None:
@@ -85,7 +85,7 @@ def test_calibrate(tmp_path: Path) -> None:
     """From questions to a file; without boxes there is no object level."""
     model, images = tiny.model("llava"), pictures(10)
     boxed = [
-        Question(image, f"is there a thing {index}", "yes" if index % 2 else "No", (4, 4, 20, 20))
+        LabelledQuestion(image, f"is there a thing {index}", "yes" if index % 2 else "No", (4, 4, 20, 20))
         for index, image in enumerate(images)
     ]
     directions = calibrate(model, TinyProcessor(), boxed, group=8, blur=2.0)
@@ -94,7 +94,9 @@ def test_calibrate(tmp_path: Path) -> None:
     path = directions.save(tmp_path / "ict.safetensors")
     assert path.read_bytes() == calibrate(model, TinyProcessor(), boxed, group=8, blur=2.0).save(path).read_bytes()
     check_acts("llava", seewhen.method("ict", directions=str(path)))
-    plain = calibrate(model, TinyProcessor(), [Question(q.image, q.question, q.answer) for q in boxed], group=8)
+    plain = calibrate(
+        model, TinyProcessor(), [LabelledQuestion(q.image, q.question, q.answer) for q in boxed], group=8
+    )
     assert {name.split(".")[0] for name in plain.tensors} == {"image"}
 
 
@@ -108,6 +110,6 @@ def test_errors() -> None:
     with pytest.raises(InvalidInput, match="do not divide the width 32"):
         calibrate(model, TinyProcessor(), [], group=24)
     with pytest.raises(InvalidInput, match="too few"):
-        calibrate(model, TinyProcessor(), [Question(image, "q", "yes") for image in images])
+        calibrate(model, TinyProcessor(), [LabelledQuestion(image, "q", "yes") for image in images])
     with pytest.raises(InvalidInput, match="must be yes or no"):
-        calibrate(model, TinyProcessor(), [Question(images[0], "q", "maybe")])
+        calibrate(model, TinyProcessor(), [LabelledQuestion(images[0], "q", "maybe")])

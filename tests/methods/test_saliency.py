@@ -27,7 +27,7 @@ from seewhen.decoding.prefill import Prefill
 from seewhen.decoding.sequence import Intervention
 from seewhen.errors import InvalidInput, InvalidMethod, UnsupportedMode
 from seewhen.methods.saliency import draw_order
-from seewhen.methods.saliency_probe import Probe
+from seewhen.methods.saliency_probe import SaliencyProbe
 
 SAMPLED = {"do_sample": True, "max_new_tokens": 8}
 ALONE = {"beta": 0.0}  # SGRS without LocoRE
@@ -43,14 +43,14 @@ def prefill_of(model: Any, inputs: dict[str, Any]) -> Prefill:
     return sequence.prefill
 
 
-def probe_of(family: str, inputs: dict[str, Any], history: Tensor, layers: tuple[int, ...]) -> Probe:
+def probe_of(family: str, inputs: dict[str, Any], history: Tensor, layers: tuple[int, ...]) -> SaliencyProbe:
     model = tiny.model(family)
     prefill = prefill_of(model, inputs)
     with seewhen.attach(model, seewhen.method("saliency", **ALONE, first_layer=layers[0], last_layer=layers[-1])):
-        return Probe(seewhen.Backbone.of(model), prefill, history, layers)
+        return SaliencyProbe(seewhen.Backbone.of(model), prefill, history, layers)
 
 
-def stepped_probe(family: str, inputs: dict[str, Any], history: Tensor, layers: tuple[int, ...]) -> Probe:
+def stepped_probe(family: str, inputs: dict[str, Any], history: Tensor, layers: tuple[int, ...]) -> SaliencyProbe:
     """The same, as it is decoded: every token of `history` after the cache of those before it."""
     model = tiny.model(family)
     backbone, method = seewhen.Backbone.of(model), seewhen.method("saliency", **ALONE)
@@ -59,8 +59,8 @@ def stepped_probe(family: str, inputs: dict[str, Any], history: Tensor, layers: 
             aside = Aside(handle.session, model(**inputs).past_key_values)
             prefill, cache = aside.prefill, aside.copied(aside.prefill.embeds.shape[1] - 1)
         for step in range(history.shape[1]):
-            Probe(backbone, prefill, history[:, :step], layers, cache)
-        return Probe(backbone, prefill, history, layers, cache)
+            SaliencyProbe(backbone, prefill, history[:, :step], layers, cache)
+        return SaliencyProbe(backbone, prefill, history, layers, cache)
 
 
 def brute_force(family: str, inputs: dict[str, Any], tokens: Tensor, layers: tuple[int, ...]) -> list[Tensor]:
@@ -196,7 +196,7 @@ def test_rejection(family: str) -> None:
         prefill = prefill_of(model, inputs)
         for step in (0, 3, 7):
             with seewhen.attach(model, method):
-                probe = Probe(
+                probe = SaliencyProbe(
                     seewhen.Backbone.of(model),
                     prefill,
                     trace.tokens[:step].T,
@@ -214,7 +214,7 @@ def test_all_rejected_takes_the_most_salient() -> None:
         trace = handle.trace
         prefill, backbone = prefill_of_trace(handle), seewhen.Backbone.of(model)
         for step in range(1, 8):
-            probe = Probe(backbone, prefill, trace.tokens[:step].T, method.target_layers(backbone))
+            probe = SaliencyProbe(backbone, prefill, trace.tokens[:step].T, method.target_layers(backbone))
             candidates = probe.log_probs[0].topk(3).indices
             scores = torch.cat([probe.score(token[None]) for token in candidates])
             assert trace.draws[step].item() == 3

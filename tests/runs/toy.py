@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seewhen.errors import InvalidInput
-from seewhen.runs.work import Answer, Maker, Task, image_order
+from seewhen.runs.work import Maker, Task, TaskAnswer, image_order
 
 BIG = 120  # images of a run that is killed: it must not be done before
 
@@ -23,7 +23,7 @@ class Toy:
         self.delay, self.fits, self.skill, self.log = delay, fits, skill, log
         self.sizes: list[int] = []
 
-    def answer(self, tasks: Sequence[Task], seed: int | None) -> list[Answer]:
+    def answer(self, tasks: Sequence[Task], seed: int | None) -> list[TaskAnswer]:
         self.sizes.append(len(tasks))
         if self.log:
             with open(self.log, "a") as file:
@@ -38,13 +38,13 @@ class Toy:
             raise RuntimeError("CUDA out of memory. Tried to allocate a lot.")
         return [self.one(task, seed) for task in tasks]
 
-    def one(self, task: Task, seed: int | None) -> Answer:
+    def one(self, task: Task, seed: int | None) -> TaskAnswer:
         if task.source == "broken":
-            return Answer("", error="cannot identify image file")
+            return TaskAnswer("", error="cannot identify image file")
         digest = hashlib.sha256(f"{task.id} {seed} {task.prompt}".encode()).digest()
         right = digest[0] / 256 < self.skill
         text = task.prompt if right else {"yes": "no", "no": "yes"}[task.prompt]
-        return Answer(f"{text}\n“{digest.hex()[:8]}”", tokens=3, facts={"gate": digest[1] / 256})
+        return TaskAnswer(f"{text}\n“{digest.hex()[:8]}”", tokens=3, facts={"gate": digest[1] / 256})
 
     def close(self) -> None:
         pass

@@ -20,7 +20,7 @@ from runs.tiny_checkpoint import write
 from seewhen.errors import InvalidInput
 from seewhen.server.fetching import Fetcher
 from seewhen.server.limits import Limits
-from seewhen.server.proxy import Known, create_proxy
+from seewhen.server.proxy import UpstreamModels, create_proxy
 from seewhen.server.settings import Settings
 
 THEIRS = "the-key-of-the-other-server"
@@ -99,7 +99,7 @@ def test_errors_of_the_other_server_are_told(proxy: Proxy) -> None:
 
 def test_many_names_and_keys_take_nothing_from_anybody(server: Running) -> None:
     limits = Limits()
-    known = Known(f"{server.url}/v1", Settings(seewhen.method(METHOD), limits, Fetcher.of([], limits)))
+    known = UpstreamModels(f"{server.url}/v1", Settings(seewhen.method(METHOD), limits, Fetcher.of([], limits)))
     mine = known.remote(MODEL, "")
     for number in range(100):
         assert known.remote(f"no-such-{number}", "").server is mine.server

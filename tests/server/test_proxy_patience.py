@@ -16,7 +16,7 @@ import seewhen
 from seewhen.served.server import Meter
 from seewhen.server.fetching import Fetcher
 from seewhen.server.limits import Limits
-from seewhen.server.proxy import Known
+from seewhen.server.proxy import UpstreamModels
 from seewhen.server.settings import Settings
 
 
@@ -66,7 +66,7 @@ def test_what_is_found_out_is_found_out_with_the_requests_options(stranger: Stra
 
 def test_other_options_are_found_out_anew(stranger: Stranger) -> None:
     limits = Limits()
-    known = Known(stranger.url, Settings(seewhen.method(METHOD), limits, Fetcher.of([], limits)))
+    known = UpstreamModels(stranger.url, Settings(seewhen.method(METHOD), limits, Fetcher.of([], limits)))
     plain, shaped = known.remote("m", ""), known.remote("m", "", {"add_special_tokens": True})
     assert plain is not shaped and plain.server is shaped.server
     assert known.remote("m", "", {"add_special_tokens": True}) is shaped and known.remote("m", "") is plain
@@ -75,7 +75,7 @@ def test_other_options_are_found_out_anew(stranger: Stranger) -> None:
 
 def test_a_server_that_is_asked_is_not_forgotten(stranger: Stranger) -> None:
     stranger.behaviour, limits = "hang", Limits()
-    known = Known(stranger.url, Settings(seewhen.method(METHOD), limits, Fetcher.of([], limits)))
+    known = UpstreamModels(stranger.url, Settings(seewhen.method(METHOD), limits, Fetcher.of([], limits)))
     mine = known.remote("m", "mine").server
     waiting = mine.start([about_an_image()], Meter())
     for number in range(100):

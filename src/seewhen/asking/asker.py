@@ -19,7 +19,7 @@ from seewhen.asking.attach import attach
 from seewhen.asking.features import looked_once, shared_features
 from seewhen.asking.handle import Handle
 from seewhen.asking.memory import Halving
-from seewhen.asking.prefix import Kept, PrefixHook, can_share, kept_length, lay_out
+from seewhen.asking.prefix import KeptPrefix, PrefixHook, can_share, kept_length, lay_out
 from seewhen.asking.replay import replay
 from seewhen.backbones.backbone import Backbone
 from seewhen.backbones.prompts import Picture, chat_prompt, model_inputs
@@ -155,9 +155,9 @@ class Asker:
         *,
         trace: bool | str = False,
         fast: Fast = "auto",
-        kept: Kept | None = None,
+        kept: KeptPrefix | None = None,
         **looks: Any,
-    ) -> Iterator[Attached]:
+    ) -> Iterator[AttachedMethod]:
         """A method on the model for as many batches as wanted. `looks` are further arguments of `attach`; what is
         `kept` of a prompt serves the next method that is asked the same."""
         prepared = make_method(method).prepare(self.tokenizer)
@@ -179,10 +179,10 @@ class Asker:
                 stack.enter_context(looked_once(self.model, kept.seen))
             if kept is not None and parts == Parts(judge=parts.judge, budget=parts.budget):
                 handle.session.course = kept.course
-            yield Attached(self, prepared, handle, shares, prefix)
+            yield AttachedMethod(self, prepared, handle, shares, prefix)
 
 
-class Attached:
+class AttachedMethod:
     """A method on an asker's model."""
 
     def __init__(

@@ -160,10 +160,10 @@ class Checker:
         """With the first question in it; all of them are asked in its place."""
         return self.asker.prompt(wording(names[0], self.words.lexicon, self.words.template), images)
 
-    def questions(self, names: Sequence[str]) -> Questions:
+    def questions(self, names: Sequence[str]) -> YesNoQuestions:
         """What asks about these objects while one token is decoded."""
         answers = self.words.answers
-        return Questions(tuple(tuple(self.words.question(name)) for name in names), answers.yes, answers.no)
+        return YesNoQuestions(tuple(tuple(self.words.question(name)) for name in names), answers.yes, answers.no)
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class Inquiry:
 
 
 @dataclass(frozen=True)
-class Questions(Method):
+class YesNoQuestions(Method):
     """Yes/no questions about the image of each row. It changes nothing; `trace.told` has the odds of yes."""
 
     name: ClassVar[str] = "questions"
@@ -248,7 +248,7 @@ class Questions(Method):
 
 
 class _Asking(Judge):
-    def __init__(self, aside: Aside, asked: Questions) -> None:
+    def __init__(self, aside: Aside, asked: YesNoQuestions) -> None:
         self.aside, self.asked = aside, asked
 
     def finish(self, tokens: Sequence[list[int]]) -> list[dict[str, Any]]:

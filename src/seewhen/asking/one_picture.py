@@ -18,7 +18,7 @@ from seewhen.asking.asker import Asker, Question
 from seewhen.asking.beside import can_fork, done_beside
 from seewhen.asking.opening import collected_warnings, free_cores, plain_errors
 from seewhen.asking.options import Decoding
-from seewhen.asking.prefix import Kept
+from seewhen.asking.prefix import KeptPrefix
 from seewhen.backbones.pictures import picture_file
 from seewhen.backbones.wide import is_small
 from seewhen.decoding.method import Method
@@ -64,7 +64,7 @@ class PictureQuestion:
         self.asker = Asker(loaded)
         self.decoding, self._image = decoding, image
         self._question = Question(self.asker.prompt(question), (image,))
-        self._kept = Kept()
+        self._kept = KeptPrefix()
 
     def answers(self, chosen: Sequence[Method], begin: Begin, say: Callable[[str], None]) -> Iterator[Reply]:
         """Each method's answer with its full trace, in order; a small model's on all cores that are free.

@@ -114,7 +114,7 @@ class _Reading(threading.local):
 
 
 @dataclass
-class Kept:
+class KeptPrefix:
     """The prefix that was read last: what it was made of, its keys and values, states that were looked at; and the
     picture that was."""
 
@@ -137,7 +137,7 @@ class PrefixHook:
     states of the whole prompt; `kept` is for the methods that are asked the same afterwards.
     """
 
-    def __init__(self, backbone: Backbone, looks: Iterable[int] = (), kept: Kept | None = None) -> None:
+    def __init__(self, backbone: Backbone, looks: Iterable[int] = (), kept: KeptPrefix | None = None) -> None:
         self._backbone, self._decoder = backbone, backbone.decoder
         self._looks, self.kept = frozenset(looks), kept
         self._reading = _Reading()

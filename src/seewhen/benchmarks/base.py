@@ -21,7 +21,7 @@ from seewhen.benchmarks.sums import Sum, Totals
 from seewhen.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from seewhen.benchmarks.sources import Part
+    from seewhen.benchmarks.sources import SourcePart
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Benchmark(ABC):
         return look_at(expected, path)
 
     @classmethod
-    def downloads(cls, image_list: str | None) -> list[Part]:
+    def downloads(cls, image_list: str | None) -> list[SourcePart]:
         """What `seewhen data get` brings; may ask the hub."""
         raise InvalidInput(f"{cls.name} cannot be downloaded by this command.", "Get its files from its authors.")
 

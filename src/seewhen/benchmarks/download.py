@@ -32,7 +32,7 @@ class DownloadFailed(SeewhenError):
 
 
 @dataclass(frozen=True)
-class Remote:
+class RemoteFile:
     """A file elsewhere. `keep` is its place in the data folder; without it the file is unpacked and dropped."""
 
     url: str
@@ -45,7 +45,7 @@ class Remote:
     def name(self) -> str:
         return urlsplit(self.url).path.rsplit("/", 1)[-1]
 
-    def on(self, mirror: str) -> Remote:
+    def on(self, mirror: str) -> RemoteFile:
         """Its copy on a mirror: https://HOST/PATH is MIRROR/HOST/PATH there."""
         parts = urlsplit(self.url)
         return replace(self, url=f"{mirror.rstrip('/')}/{parts.netloc}{parts.path}")
@@ -55,7 +55,7 @@ class Remote:
 class HubFiles:
     """Files of a dataset on the hub, as it describes them."""
 
-    files: tuple[Remote, ...]
+    files: tuple[RemoteFile, ...]
     revision: str
     licence: str
 
@@ -96,7 +96,7 @@ def hub_files(repository: str, pattern: str) -> HubFiles:
         if fnmatch(sibling.rfilename, pattern):
             url = hf_hub_url(repository, sibling.rfilename, repo_type="dataset", revision=info.sha)
             checksum = f"sha256:{sibling.lfs.sha256}" if sibling.lfs else ""
-            found.append(Remote(url, size=sibling.size, checksum=checksum, secrets=secrets))
+            found.append(RemoteFile(url, size=sibling.size, checksum=checksum, secrets=secrets))
     if not found:
         raise DownloadFailed(
             f"The dataset {repository} has no file {pattern} any more.", "Take the files by hand, see the docs."
@@ -105,7 +105,7 @@ def hub_files(repository: str, pattern: str) -> HubFiles:
     return HubFiles(tuple(found), str(info.sha), str(licence or "none stated on the hub"))
 
 
-def fetch(remote: Remote, target: Path, tick: Tick = lambda size: None) -> Path:
+def fetch(remote: RemoteFile, target: Path, tick: Tick = lambda size: None) -> Path:
     """Bring the file to `target`. What an earlier attempt left is used if a checksum can tell that it fits."""
     if target.is_file() and (not remote.checksum or _digest(target, remote.checksum) == remote.checksum):
         tick(target.stat().st_size)
@@ -141,7 +141,7 @@ def fetch(remote: Remote, target: Path, tick: Tick = lambda size: None) -> Path:
     return target
 
 
-def _stream(remote: Remote, part: Path, have: int, tick: Tick) -> int:
+def _stream(remote: RemoteFile, part: Path, have: int, tick: Tick) -> int:
     """Appends what comes to the part; returns how much there is."""
     request = urllib.request.Request(remote.url, headers={"User-Agent": "seewhen"})
     for name, value in remote.secrets.items():
@@ -172,7 +172,7 @@ def _stream(remote: Remote, part: Path, have: int, tick: Tick) -> int:
     return have
 
 
-def _announced(remote: Remote, length: str | None, have: int) -> int | None:
+def _announced(remote: RemoteFile, length: str | None, have: int) -> int | None:
     """How large the whole file will be, as the server says."""
     if length is None:
         return None
@@ -181,7 +181,7 @@ def _announced(remote: Remote, length: str | None, have: int) -> int | None:
     return have + int(length)
 
 
-def _check(remote: Remote, part: Path) -> None:
+def _check(remote: RemoteFile, part: Path) -> None:
     size = part.stat().st_size
     wrong = ""
     if remote.size is not None and size != remote.size:
@@ -193,7 +193,7 @@ def _check(remote: Remote, part: Path) -> None:
         raise _wrong(remote, wrong)
 
 
-def _wrong(remote: Remote, why: str) -> DownloadFailed:
+def _wrong(remote: RemoteFile, why: str) -> DownloadFailed:
     return DownloadFailed(
         f"{remote.url} is not the published file: {why}.",
         "It was deleted. Try again; if that does not help, the publisher may have changed it.",
@@ -206,7 +206,7 @@ def _digest(path: Path, checksum: str) -> str:
         return f"{kind}:{hashlib.file_digest(stream, kind).hexdigest()}"
 
 
-def _failed(remote: Remote, why: str) -> DownloadFailed:
+def _failed(remote: RemoteFile, why: str) -> DownloadFailed:
     return DownloadFailed(
         f"{remote.url} cannot be downloaded: {why}.",
         "Run the command again to go on where it stopped, or get the file by hand.",

@@ -14,8 +14,8 @@ from typing_extensions import TypedDict
 
 from seewhen.atomic import replacing
 from seewhen.benchmarks import load
-from seewhen.benchmarks.download import Remote, fetch
-from seewhen.benchmarks.sources import Part
+from seewhen.benchmarks.download import RemoteFile, fetch
+from seewhen.benchmarks.sources import SourcePart
 from seewhen.errors import InvalidInput, SeewhenError
 from seewhen.reading import MIB, check_form, read_json
 
@@ -41,7 +41,7 @@ class Pictures:
 
 
 def bring(
-    benchmark: str, part: Part, folder: Path, tick: Callable[[int], None], count: Callable[[], None]
+    benchmark: str, part: SourcePart, folder: Path, tick: Callable[[int], None], count: Callable[[], None]
 ) -> None:
     """Download a part and lay it out. `tick` hears of bytes of single files, `count` of each of many."""
     files = part.files(folder)
@@ -62,7 +62,7 @@ def bring(
     _note(folder, benchmark, part, files)
 
 
-def _place(file: Remote, folder: Path) -> Path:
+def _place(file: RemoteFile, folder: Path) -> Path:
     return folder / (file.keep or f"{_WAITING}/{file.name}")
 
 
@@ -76,13 +76,13 @@ def read_record(folder: Path) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def is_here(folder: Path, benchmark: str, part: Part) -> bool:
+def is_here(folder: Path, benchmark: str, part: SourcePart) -> bool:
     """Whether this part, in this revision, was brought before."""
     entries = read_record(folder).get(benchmark, [])
     return any(entry["what"] == part.what and entry["revision"] == part.revision for entry in entries)
 
 
-def _note(folder: Path, benchmark: str, part: Part, files: Sequence[Remote]) -> None:
+def _note(folder: Path, benchmark: str, part: SourcePart, files: Sequence[RemoteFile]) -> None:
     record = read_record(folder)
     entry = {"what": part.what, "origin": part.origin, "revision": part.revision, "licence": part.licence}
     # Hundreds of pictures without a checksum are told well enough by their origin.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from seewhen.atomic import replacing
-from seewhen.benchmarks.download import DownloadFailed, Remote, hub_files
+from seewhen.benchmarks.download import DownloadFailed, RemoteFile, hub_files
 
 COCO = "https://s3.amazonaws.com/images.cocodataset.org"
 COCO_TERMS = "COCO: annotations CC BY 4.0, pictures by their Flickr licences"
@@ -18,18 +18,18 @@ _LARGEST = 8 << 30  # of what an archive may unpack to
 
 
 @dataclass(frozen=True)
-class Part:
+class SourcePart:
     """Files from one place. Those with a place in the folder are kept, the others handed to `unpack`."""
 
     what: str
     origin: str
     licence: str
     size: int  # of the download; what it is about where nobody says
-    files: Callable[[Path], Sequence[Remote]]  # asked when its turn comes: some depend on what came before
+    files: Callable[[Path], Sequence[RemoteFile]]  # asked when its turn comes: some depend on what came before
     unpack: Callable[[Sequence[Path], Path], None] | None = None
     revision: str = ""
 
-    def mirrored(self, mirror: str | None) -> Part:
+    def mirrored(self, mirror: str | None) -> SourcePart:
         """From a mirror of what is not on the hub; a mirror of the hub is named by HF_ENDPOINT."""
         if self.revision or mirror is None:
             return self
@@ -42,10 +42,10 @@ def hub_part(
     pattern: str,
     licence: str,
     unpack: Callable[[Sequence[Path], Path], None],
-) -> Part:
+) -> SourcePart:
     """Files of a dataset on the hub, which is asked for them now."""
     found = hub_files(repository, pattern)
-    return Part(
+    return SourcePart(
         what,
         f"hub dataset {repository}",
         f"{licence}; the hub: {found.licence}",
@@ -63,9 +63,9 @@ def plain_name(name: str) -> str:
     return name
 
 
-def coco_pictures(names: Iterable[str]) -> list[Remote]:
+def coco_pictures(names: Iterable[str]) -> list[RemoteFile]:
     """Pictures of COCO's val2014, one by one."""
-    return [Remote(f"{COCO}/val2014/{plain_name(name)}", f"val2014/{plain_name(name)}") for name in names]
+    return [RemoteFile(f"{COCO}/val2014/{plain_name(name)}", f"val2014/{plain_name(name)}") for name in names]
 
 
 def unzip(archives: Sequence[Path], folder: Path, place: Callable[[PurePosixPath], str | None]) -> None:

@@ -15,7 +15,7 @@ from seewhen.cli.options import check_folder
 
 if TYPE_CHECKING:
     from seewhen.benchmarks.checking import Finding
-    from seewhen.benchmarks.sources import Part
+    from seewhen.benchmarks.sources import SourcePart
 
 
 group = typer.Typer(help="The benchmarks' files in a folder of yours.", no_args_is_help=True, cls=Commands)
@@ -122,7 +122,7 @@ def _manual(benchmark: str, to: Path) -> str:
 class _Bar:
     """Megabytes of a few large files, or how many of the small ones."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: SourcePart) -> None:
         from seewhen.runs.progress import Progress
 
         self._bytes = 0

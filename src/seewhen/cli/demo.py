@@ -35,7 +35,7 @@ class SampledFlags(DecodingFlags):
 
 
 @dataclass(frozen=True)
-class Subject:
+class DemoPicture:
     """A picture of the demonstration, as it lies in the folder, and what it shows."""
 
     path: Path
@@ -91,7 +91,7 @@ def demo(
     console.print(f"Open {out / 'seen.html'} in a browser to see where each word looked.", soft_wrap=True)
 
 
-def _photographs(out: Path, wanted: Photo) -> list[Subject]:
+def _photographs(out: Path, wanted: Photo) -> list[DemoPicture]:
     import shutil
 
     from seewhen.scenes.photographs import photographs
@@ -102,11 +102,11 @@ def _photographs(out: Path, wanted: Photo) -> list[Subject]:
         if wanted not in (each.name, "all"):
             continue
         shutil.copyfile(each.path, out / each.path.name)
-        found.append(Subject(out / each.path.name, Truth(each.objects)))
+        found.append(DemoPicture(out / each.path.name, Truth(each.objects)))
     return found
 
 
-def _drawn(out: Path, scene: int) -> Subject:
+def _drawn(out: Path, scene: int) -> DemoPicture:
     import json
 
     from seewhen.scenes import render, sample, truth
@@ -116,10 +116,10 @@ def _drawn(out: Path, scene: int) -> Subject:
     drawn = sample("shifted", scene)
     render(drawn).save(out / "scene.png")
     write_text(out / "scene.json", json.dumps(truth(drawn), indent=1) + "\n")
-    return Subject(out / "scene.png", Truth(drawn.names))
+    return DemoPicture(out / "scene.png", Truth(drawn.names))
 
 
-def _pages(subjects: list[Subject], model: ModelFlags, decoding: DecodingFlags) -> list[dict[str, Any]]:
+def _pages(subjects: list[DemoPicture], model: ModelFlags, decoding: DecodingFlags) -> list[dict[str, Any]]:
     """Every method on every picture: printed as a table, and as payloads of the page."""
     from rich.console import Console
 

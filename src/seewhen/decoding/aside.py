@@ -22,7 +22,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, StaticLayer
 from transformers.masking_utils import create_masks_for_generate
 
-from seewhen.decoding.drafting import Draft, Passes, drawn, marks_of, stream_of
+from seewhen.decoding.drafting import Draft, DraftPasses, drawn, marks_of, stream_of
 from seewhen.decoding.prefill import Prefill
 from seewhen.decoding.sending import sent
 from seewhen.decoding.sequence import ATTRIBUTE
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Place = Literal["image", "prompt", "now"]
 
 
-class Decoding(Protocol):
+class RunningSession(Protocol):
     """What is needed of the session that decodes."""
 
     backbone: Backbone
@@ -51,7 +51,7 @@ class Aside:
 
     def __init__(
         self,
-        session: Decoding,
+        session: RunningSession,
         cache: Any,
         arrive: Callable[[], None] = lambda: None,
         longest: int = 0,
@@ -152,7 +152,7 @@ class Aside:
                 found |= {row: texts[n * count : (n + 1) * count] for n, row in enumerate(some)}
             return found
 
-    def _begun(self, index: Tensor) -> Passes:
+    def _begun(self, index: Tensor) -> DraftPasses:
         """Before the prompt's last token, on copies of the running columns of the rows `index`."""
         width = self.prefill.embeds.shape[1] - 1
         cache = DynamicCache(config=self._backbone.decoder.config)
@@ -161,9 +161,9 @@ class Aside:
             cache.update(layer.keys[place, :, :width], layer.values[place, :, :width], number)
         positions = self.prefill.position_ids[..., -1:]
         positions = positions.expand(*positions.shape[:-2], len(self.prefill.embeds), 1)
-        return Passes(self._backbone, cache, ~self._unseen(width)[index], positions[..., index, :])
+        return DraftPasses(self._backbone, cache, ~self._unseen(width)[index], positions[..., index, :])
 
-    def _begun_alone(self, row: int, count: int) -> Passes:
+    def _begun_alone(self, row: int, count: int) -> DraftPasses:
         """The same for one row whose layers keep no columns: its prompt is read again, once for all drafts."""
         width = self.prefill.embeds.shape[1] - 1
         if (row, width) not in self._read:
@@ -173,7 +173,7 @@ class Aside:
         length = width - int(self.prefill.padding[row].sum())
         seen = torch.ones(count, length, dtype=torch.bool, device=self.prefill.embeds.device)
         positions = self.prefill.position_ids[..., row : row + 1, -1:]
-        return Passes(self._backbone, cache, seen, positions.expand(*positions.shape[:-2], count, 1))
+        return DraftPasses(self._backbone, cache, seen, positions.expand(*positions.shape[:-2], count, 1))
 
     # -- questions ---------------------------------------------------------------------------------------------
 
@@ -216,9 +216,9 @@ class Aside:
         ids, lengths = _padded(token_ids, device)
         starts = torch.stack([self._start(row, end) for row, end in zip(rows, ends, strict=True)], dim=-2)
         if self._captures:
-            from seewhen.decoding.captured_questions import Questions
+            from seewhen.decoding.captured_questions import CapturedQuestions
 
-            questions = Questions(index, seen, ids, starts, lengths)
+            questions = CapturedQuestions(index, seen, ids, starts, lengths)
             return questions.asked(self._backbone, self._cache, self._session.questions)
         cache = DynamicCache(config=self._backbone.decoder.config)
         for number, layer in enumerate(self._cache.layers):

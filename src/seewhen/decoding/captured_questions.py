@@ -38,7 +38,7 @@ class QuestionPass:
 
 
 @dataclass(frozen=True)
-class Questions:
+class CapturedQuestions:
     """Questions of one moment: which rows ask, what they see, what they ask."""
 
     index: Tensor  # (questions,): the row of the running cache that each question follows

@@ -30,7 +30,7 @@ class Draft:
     doubts: list[list[float]]  # log-probability and entropy of each token
 
 
-class Passes:
+class DraftPasses:
     """One token after the other on a cache of the drafts' own. Made by `Aside`."""
 
     def __init__(self, backbone: Any, cache: Any, seen: Tensor, positions: Tensor) -> None:
@@ -50,7 +50,7 @@ class Passes:
         return embeds
 
 
-def drawn(passes: Passes, last: Tensor, streams: Tensor, longest: int, ends: Collection[int]) -> list[Draft]:
+def drawn(passes: DraftPasses, last: Tensor, streams: Tensor, longest: int, ends: Collection[int]) -> list[Draft]:
     """A draft for each row of `last` (drafts, 1, d), the prompts' last embeddings, and of `streams` (drafts,)."""
     stops = torch.tensor(sorted(ends), device=last.device)
     over = torch.zeros(len(last), dtype=torch.bool, device=last.device)

@@ -31,7 +31,7 @@ class Outputs(NamedTuple):
 
 
 @dataclass
-class Seen:
+class ObserverMemory:
     """The observer's memory of a sequence."""
 
     images: dict[int, Tensor] = field(default_factory=dict)  # source layer -> its image states, of length one
@@ -64,7 +64,7 @@ class Observer(Intervention):
         """All softmax layers, to look at their attention."""
         return frozenset(backbone.softmax_layers)
 
-    def begin(self, sequence: CachedSequence, prefill: Prefill) -> Seen:
+    def begin(self, sequence: CachedSequence, prefill: Prefill) -> ObserverMemory:
         """Declare the buffers."""
         recorder, rows = sequence.recorder, sequence.rows
         tokens = sequence.image.columns.shape[1]
@@ -77,9 +77,9 @@ class Observer(Intervention):
         for layer in self.relevance_layers:
             recorder.declare(f"relevance_at_{layer}", (rows, tokens))
             recorder.declare(f"cosine_at_{layer}", (rows, tokens))
-        return Seen()
+        return ObserverMemory()
 
-    def before_layer(self, step: Step, memory: Seen, layer: int, hidden: Tensor) -> None:
+    def before_layer(self, step: Step, memory: ObserverMemory, layer: int, hidden: Tensor) -> None:
         """Keep the output of the layer before, for its entropy; relevance if this is a source layer."""
         sequence, recorder = step.sequence, step.recorder
         states = hidden[: sequence.rows]
@@ -105,7 +105,7 @@ class Observer(Intervention):
             # The weights saturate in float32 a sixth above the lowest cosine; the cosine keeps the order.
             recorder.write(f"cosine_at_{layer}", cosine_to_units(query, memory.images[layer], valid))
 
-    def _keep(self, step: Step, memory: Seen, outputs: dict[int, Tensor]) -> None:
+    def _keep(self, step: Step, memory: ObserverMemory, outputs: dict[int, Tensor]) -> None:
         """Until there are many: the head is read from memory once for all of them."""
         if not outputs:
             return
@@ -116,7 +116,7 @@ class Observer(Intervention):
         if not step.sequence.growing or sum(map(_rows, memory.waiting)) >= _WAITING:
             self.complete(step.sequence, memory)
 
-    def complete(self, sequence: CachedSequence, memory: Seen, passes: Tensor | None = None) -> None:
+    def complete(self, sequence: CachedSequence, memory: ObserverMemory, passes: Tensor | None = None) -> None:
         """The entropies that wait."""
         waiting, memory.waiting = memory.waiting, []
         if passes is not None:  # of tokens that were taken back nobody wants to know

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NotRequired
 from annotated_types import Len
 from typing_extensions import TypedDict
 
-from seewhen.methods.ict import Question
+from seewhen.methods.ict import LabelledQuestion
 from seewhen.methods.vti import Demonstration
 from seewhen.reading import check_form, parse_json, read_text
 
@@ -44,12 +44,12 @@ def demonstrations(images: Path | None, samples: Path | None, count: int) -> lis
     ]
 
 
-def questions(images: Path | None, samples: Path | None, count: int) -> list[Question]:
+def questions(images: Path | None, samples: Path | None, count: int) -> list[LabelledQuestion]:
     """For ICT: lines with image, question, answer (yes or no) and, if known, box."""
     if images is None:
         return _scene_questions(count)
     return [
-        Question(
+        LabelledQuestion(
             images / line["image"],
             line["question"],
             line["answer"],
@@ -86,7 +86,7 @@ def _scene_demonstrations(count: int) -> list[Demonstration]:
     return found
 
 
-def _scene_questions(count: int) -> list[Question]:
+def _scene_questions(count: int) -> list[LabelledQuestion]:
     from seewhen.scenes import dataset, pope, render
 
     scenes = {scene.image: scene for scene in dataset("train", -(-count // 2), seed=_SEED)}
@@ -96,5 +96,5 @@ def _scene_questions(count: int) -> list[Question]:
         for thing in scene.things:
             if asked["label"] == "yes" and f" {thing.name} in" in asked["text"] and len(scene.of(thing.name)) == 1:
                 box = thing.box
-        found.append(Question(render(scene), asked["text"], asked["label"], box))
+        found.append(LabelledQuestion(render(scene), asked["text"], asked["label"], box))
     return found[:count]

@@ -123,7 +123,7 @@ def selected(tensors: Mapping[str, Tensor], level: str, top: int | float) -> Ten
 
 
 @dataclass(frozen=True)
-class Question:
+class LabelledQuestion:
     """A yes/no question with its true answer; `box` is where the object is (left, top, right, bottom)."""
 
     image: Picture
@@ -135,7 +135,7 @@ class Question:
 def calibrate(
     model: Any,
     processor: Any,
-    samples: Sequence[Question],
+    samples: Sequence[LabelledQuestion],
     *,
     blur: float = 5.0,
     group: int = GROUP,
@@ -189,7 +189,7 @@ def calibrate(
     return Directions(ICT.name, tensors, provenance(backbone, images, **settings))
 
 
-def _answer(sample: Question) -> str:
+def _answer(sample: LabelledQuestion) -> str:
     answer = sample.answer.strip().lower()
     if answer not in ("yes", "no"):
         raise InvalidInput(f"The answer to {sample.question!r} is {sample.answer!r}.", "It must be yes or no.")

@@ -53,7 +53,7 @@ class _Memory:
 
 
 @dataclass(frozen=True)
-class SecondLook(Intervention):
+class LookTwice(Intervention):
     """Mixes the image memory into the first feed-forward part after an uncertain layer."""
 
     any_prompt_length: ClassVar[bool] = True
@@ -247,5 +247,5 @@ class MemVR(Method):
     def parts(self, backbone: Backbone) -> Parts:
         """One intervention on the layers after those that are judged."""
         layers = tuple(layer + 1 for layer in self.judged_layers(backbone))
-        look = SecondLook(layers, self.ratio, self.threshold, self.activation, self.lens_norm)
+        look = LookTwice(layers, self.ratio, self.threshold, self.activation, self.lens_norm)
         return Parts(interventions=(look,))

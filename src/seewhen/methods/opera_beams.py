@@ -17,7 +17,7 @@ FAR = 999.0  # below every score that counts
 
 
 @dataclass(frozen=True)
-class Settings:
+class BeamSettings:
     """The part of `generate`'s arguments that a beam search needs."""
 
     beams: int
@@ -28,7 +28,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedBeam:
     """A completed hypothesis."""
 
     score: float
@@ -41,7 +41,7 @@ class Snapshot:
 
     tokens: Tensor  # (beams, length)
     scores: Tensor  # (beams,)
-    finished: tuple[Finished, ...]
+    finished: tuple[FinishedBeam, ...]
 
     @property
     def length(self) -> int:
@@ -50,7 +50,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class Choice:
+class BeamChoice:
     """The outcome of one step: which beams go on, with which tokens."""
 
     position: int
@@ -64,7 +64,7 @@ class Search:
     """The search for one prompt: what it has chosen, and which rows of the last pass its beams are."""
 
     method: OverTrust
-    settings: Settings
+    settings: BeamSettings
     prompt: int
     snapshot: Snapshot
     rows: Tensor  # (beams,), numbers of rows; see `Rows`
@@ -72,8 +72,8 @@ class Search:
     ahead: list[Tensor] = field(default_factory=list)  # tokens (beams,) they still have to read, one by one
     back: int | None = None  # the position to choose again once they have
     done: bool = False
-    choices: list[Choice] = field(default_factory=list)  # all that were made, in order
-    snapshots: list[tuple[Snapshot, Choice]] = field(default_factory=list)
+    choices: list[BeamChoice] = field(default_factory=list)  # all that were made, in order
+    snapshots: list[tuple[Snapshot, BeamChoice]] = field(default_factory=list)
     history: list[Tensor] = field(default_factory=list)  # per step: the strongest column of each beam
     rollbacks: Counter[int] = field(default_factory=Counter)
     forbidden: dict[int, Tensor] = field(default_factory=dict)  # per position: flat (beam, token) indices
@@ -122,16 +122,16 @@ class Search:
         blocked[self.forbidden[position].to(logits.device)] = True
         return torch.where(blocked.view_as(logits), lowest, logits)
 
-    def settle(self, top: Tensor, parents: Tensor, tokens: Tensor, grown: Tensor, stops: Tensor) -> Choice:
+    def settle(self, top: Tensor, parents: Tensor, tokens: Tensor, grown: Tensor, stops: Tensor) -> BeamChoice:
         """An ordinary beam search step from the best continuations, best first; which of them end the response."""
         beams, length = self.settings.beams, self.snapshot.length
         norm = (length + 1) ** self.settings.length_penalty
         finished = list(self.snapshot.finished)
         for rank in (stops[:beams]).nonzero().flatten().tolist():
-            finished.append(Finished(float(top[rank]) / norm, grown[rank]))
+            finished.append(FinishedBeam(float(top[rank]) / norm, grown[rank]))
         finished = sorted(finished, key=lambda one: -one.score)[:beams]
         order = stops.long().argsort(stable=True)[:beams]  # unfinished ones first, best first
-        choice = Choice(length, parents[order], tokens[order], top[order])
+        choice = BeamChoice(length, parents[order], tokens[order], top[order])
         scores = top[order] + stops[order] * -1e9
         self.done = bool(stops[order].all()) or self.cannot_improve(finished, float(scores[0]), norm)
         self.snapshots.append((self.snapshot, choice))
@@ -139,7 +139,7 @@ class Search:
         self.snapshot = Snapshot(grown[order], scores, tuple(finished))
         return choice
 
-    def cannot_improve(self, finished: list[Finished], best_running: float, norm: float) -> bool:
+    def cannot_improve(self, finished: list[FinishedBeam], best_running: float, norm: float) -> bool:
         """Whether no running beam can beat the worst finished one (transformers' early stopping rules)."""
         if len(finished) < self.settings.beams:
             return False
@@ -149,7 +149,7 @@ class Search:
             norm = self.settings.longest**self.settings.length_penalty
         return best_running / norm <= finished[-1].score
 
-    def take(self, choice: Choice, best: Tensor, first: int, rows: Rows) -> None:
+    def take(self, choice: BeamChoice, best: Tensor, first: int, rows: Rows) -> None:
         """Go on after a choice among the candidates `best`, whose rows in the last pass start with `first`."""
         matches = best[choice.beams] == choice.tokens[:, None]
         if not bool(matches.any(dim=1).all()):  # too few candidates: another token was taken

@@ -20,7 +20,7 @@ from transformers import DynamicCache
 
 from seewhen.decoding.sequence import ATTRIBUTE, CachedSequence
 from seewhen.errors import UnsupportedMode
-from seewhen.methods.opera_beams import FAR, Choice, Finished, Search, Settings, Snapshot
+from seewhen.methods.opera_beams import FAR, BeamChoice, BeamSettings, FinishedBeam, Search, Snapshot
 from seewhen.methods.opera_columns import AttentionWatch, OverTrust, Watched, strongest_column
 from seewhen.methods.opera_rows import Rows, prompts_at_once
 
@@ -33,7 +33,7 @@ class Searches:
     """All prompts of a batch, step by step."""
 
     method: OverTrust
-    settings: Settings
+    settings: BeamSettings
     prompts: Tensor  # (prompts, length), token ids
     processors: Any
     criteria: Any
@@ -125,9 +125,9 @@ class Searches:
             floor = kept.amin(dim=-1, keepdim=True) - FAR
         return floor.expand_as(logits).scatter(-1, best, kept)
 
-    def choose(self, due: list[tuple[Search, Tensor]]) -> list[tuple[Search, Choice]]:
+    def choose(self, due: list[tuple[Search, Tensor]]) -> list[tuple[Search, BeamChoice]]:
         """An ordinary beam search step of each, by the logits (beams, vocabulary) beside it, in their order."""
-        chosen: dict[int, Choice] = {}
+        chosen: dict[int, BeamChoice] = {}
         order = sorted(range(len(due)), key=lambda number: due[number][0].snapshot.length)
         # Processors and stopping criteria want token ids, which have one length at a time.
         for _, group in groupby(order, key=lambda number: due[number][0].snapshot.length):
@@ -138,7 +138,7 @@ class Searches:
                 chosen[number] = choice
         return [(search, chosen[number]) for number, (search, _) in enumerate(due)]
 
-    def choose_together(self, searches: list[Search], logits: Tensor) -> Iterable[Choice]:
+    def choose_together(self, searches: list[Search], logits: Tensor) -> Iterable[BeamChoice]:
         """The same for searches of one length."""
         count, beams, words = logits.shape
         log_probs = torch.log_softmax(logits, dim=-1)
@@ -210,14 +210,14 @@ def generate(
         sequence: CachedSequence = getattr(cache, ATTRIBUTE)
         watched = sequence.memories[session.interventions.index(watch)]
         ends = generation_config.eos_token_id
-        settings = Settings(
+        settings = BeamSettings(
             beams,
             length_penalty,
             early_stopping,
             ends=0 if ends is None else 1 if isinstance(ends, int) else len(ends),
             longest=generation_config.max_length - input_ids.shape[1],
         )
-        best: list[Finished] = []
+        best: list[FinishedBeam] = []
         most = prompts_at_once(cache, sequence.prompt_length, settings.longest, beams * method.candidates)
         for start in range(0, len(input_ids), most):
             rows = Rows(session, sequence, watched, cache, logits)

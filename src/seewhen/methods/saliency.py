@@ -34,7 +34,7 @@ from seewhen.decoding.prefill import Prefill, pad_rows
 from seewhen.decoding.sequence import CachedSequence, Intervention, Step
 from seewhen.equations import tilt
 from seewhen.errors import InvalidInput, InvalidMethod
-from seewhen.methods.saliency_probe import Probe
+from seewhen.methods.saliency_probe import SaliencyProbe
 
 if TYPE_CHECKING:
     from seewhen.backbones.backbone import Backbone
@@ -180,7 +180,7 @@ class _Rejects(Judge):
     def _accepted(self, probs: Tensor, order: Tensor) -> Tensor:
         recorder = self.aside.sequence.recorder
         tokens = torch.stack(self.fed, dim=1) if self.fed else order[:, :0]
-        probe = Probe(self.aside.sequence.backbone, self.aside.prefill, tokens, self.layers, self.past)
+        probe = SaliencyProbe(self.aside.sequence.backbone, self.aside.prefill, tokens, self.layers, self.past)
         threshold = torch.zeros(len(order), device=order.device)
         if self.history:
             recent = torch.stack(self.history[-self.method.history :])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SMALLEST = 1e-9
 
 
-class _Watch:
+class _ProbedStep:
     """Stands for the step in a pass of our own: makes the target layers' last attention row a graph node.
 
     Recording of the graph starts at the first target layer; nothing below it is kept.
@@ -49,7 +49,7 @@ class _Watch:
         return torch.cat([call.output[:, :-1], row], dim=1)
 
 
-class Probe:
+class SaliencyProbe:
     """Saliency of candidates for the next token after the prompt and the outputs `tokens` (rows, steps).
 
     `cache`, if given, holds all positions but the newest, and takes that one up.
@@ -58,7 +58,7 @@ class Probe:
     def __init__(
         self, backbone: Backbone, prefill: Prefill, tokens: Tensor, layers: tuple[int, ...], cache: Any = None
     ) -> None:
-        watch = _Watch(layers)
+        watch = _ProbedStep(layers)
         end = prefill.embeds.shape[1] + tokens.shape[1]
         # Tensors made in inference mode cannot be part of a graph; new ones made outside of it can.
         with torch.inference_mode(False), torch.no_grad():

@@ -20,7 +20,7 @@ from seewhen.methods import method_from_json
 from seewhen.runs.noise import HashedNoise, Noise, OwnNoise, stream_seed
 from seewhen.runs.pictures import open_picture
 from seewhen.runs.told import asked, kept
-from seewhen.runs.work import Answer, Task
+from seewhen.runs.work import Task, TaskAnswer
 
 
 class ModelAnswerer:
@@ -53,7 +53,7 @@ class ModelAnswerer:
         """Takes the method off the model again."""
         self._open.close()
 
-    def answer(self, tasks: Sequence[Task], seed: int | None) -> list[Answer]:
+    def answer(self, tasks: Sequence[Task], seed: int | None) -> list[TaskAnswer]:
         """Answers in order; a task whose image cannot be opened gets an error instead."""
         pictures: dict[str, Any] = {}
         broken: dict[str, str] = {}
@@ -65,10 +65,11 @@ class ModelAnswerer:
         good = [task for task in tasks if task.source in pictures]
         answered = iter(self._generate(good, pictures, seed) if good else ())
         return [
-            Answer("", error=broken[task.source]) if task.source in broken else next(answered) for task in tasks
+            TaskAnswer("", error=broken[task.source]) if task.source in broken else next(answered)
+            for task in tasks
         ]
 
-    def _generate(self, tasks: Sequence[Task], pictures: Mapping[str, Any], seed: int | None) -> list[Answer]:
+    def _generate(self, tasks: Sequence[Task], pictures: Mapping[str, Any], seed: int | None) -> list[TaskAnswer]:
         questions = [
             Question(self._asker.prompt(task.prompt, raw=self._raw), (pictures[task.source],), task.id)
             for task in tasks
@@ -81,9 +82,11 @@ class ModelAnswerer:
             )
         return [answer for batch in batches for answer in self._answers(batch)]
 
-    def _answers(self, batch: Batch) -> list[Answer]:
+    def _answers(self, batch: Batch) -> list[TaskAnswer]:
         return [
-            Answer(answer.text, len(answer.tokens), facts=self._facts(batch, row), told=kept(_told(batch, row)))
+            TaskAnswer(
+                answer.text, len(answer.tokens), facts=self._facts(batch, row), told=kept(_told(batch, row))
+            )
             for row, answer in enumerate(batch.answers)
         ]
 

@@ -23,7 +23,7 @@ Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Said:
+class SaidObject:
     """The first mention of an object in a caption: what was known of it, and whether it is there."""
 
     image: str
@@ -43,10 +43,10 @@ class Captions:
 
     def said(
         self, images: Sequence[Labelled], seed: int | None, advance: Advance = lambda _: None, drafts: int = 0
-    ) -> list[Said]:
+    ) -> list[SaidObject]:
         """Every object of every caption, first mentions only; greedy without a seed, else temperature 1."""
         marking = make_method("confirm", "mark", lexicon=self.lexicon, verdict="asking", drafts=drafts)
-        found: list[Said] = []
+        found: list[SaidObject] = []
         for some, batches in self.described(marking, images, seed, True):
             told = [row for batch in batches if batch.trace is not None for row in batch.trace.told]
             for image, row in zip(some, told, strict=True):
@@ -85,10 +85,10 @@ class Captions:
         return options | {"logits_processor": LogitsProcessorList([noise])}
 
 
-def _first_mentions(image: Labelled, verdicts: Sequence[dict[str, Any]]) -> Iterator[Said]:
+def _first_mentions(image: Labelled, verdicts: Sequence[dict[str, Any]]) -> Iterator[SaidObject]:
     seen: set[str] = set()
     for told in verdicts:
         if told["object"] not in seen:
             seen.add(told["object"])
             signals = Signals(told["odds"], *(told.get(name) for name in WRITTEN[1:]))
-            yield Said(image.name, told["object"], signals, told["object"] in image.objects)
+            yield SaidObject(image.name, told["object"], signals, told["object"] in image.objects)

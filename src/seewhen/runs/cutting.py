@@ -26,7 +26,7 @@ SHOWN = ("chair_s", "chair_i", "chair_i_unique", "recall", "words")
 
 
 @dataclass(frozen=True)
-class Beside:
+class BesideCut:
     """A method's differences from regular captions cut off at about its recall; p-values Holm-corrected."""
 
     label: str
@@ -39,7 +39,7 @@ class Control:
     """Regular captions cut off after so many sentences, and the methods that shorten captions beside them."""
 
     cuts: Mapping[int, Mapping[str, float]]
-    methods: tuple[Beside, ...]
+    methods: tuple[BesideCut, ...]
 
 
 def cut(caption: str, count: int) -> str:
@@ -101,7 +101,7 @@ def control(scored: Mapping[str, Scored], cuts: Mapping[int, Tally], metrics: Me
         same = replace(scored["regular"], tally=cuts[count])
         a, b, _ = comparable(scored[label], same)
         differences = stats.differences(a, b, metrics)
-        found.append(Beside(label, count, {name: differences[name] for name in whole[label]}))
+        found.append(BesideCut(label, count, {name: differences[name] for name in whole[label]}))
     return Control(of_cuts, tuple(_corrected(found)))
 
 
@@ -109,7 +109,7 @@ def _shown(tally: Tally, metrics: Metrics) -> dict[str, float]:
     return {name: value for name, value in stats.estimate(tally, metrics).items() if name in SHOWN}
 
 
-def _corrected(found: Sequence[Beside]) -> list[Beside]:
+def _corrected(found: Sequence[BesideCut]) -> list[BesideCut]:
     """The same with p-values corrected metric by metric over the methods."""
     names = found[0].differences if found else ()
     adjusted = {name: stats.holm([one.differences[name].p for one in found]) for name in names}

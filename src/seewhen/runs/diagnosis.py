@@ -12,7 +12,7 @@ import numpy as np
 from seewhen.asking.asker import Asker
 from seewhen.asking.check import MOST_OBJECTS, Checker
 from seewhen.errors import InvalidInput
-from seewhen.runs.captioning import Captions, Said
+from seewhen.runs.captioning import Captions, SaidObject
 from seewhen.runs.labelled import Labelled, check_enough, given
 from seewhen.runs.progress import Progress
 from seewhen.verdicts.ceiling import DOUBT, Array, Ceiling, Pairs, ceiling
@@ -104,7 +104,7 @@ def diagnosed(
 
 
 def _pairs(
-    images: Sequence[Labelled], objects: Sequence[str], odds: Array, said: Sequence[Said], elsewhere: Array
+    images: Sequence[Labelled], objects: Sequence[str], odds: Array, said: Sequence[SaidObject], elsewhere: Array
 ) -> Pairs:
     """A row for each image and object; doubt where the object was said."""
     rows = {image.name: number for number, image in enumerate(images)}

@@ -12,7 +12,7 @@ from seewhen.asking.check import Checker, Standard
 from seewhen.errors import InvalidInput
 from seewhen.runs.answer import loaded_once
 from seewhen.runs.pictures import open_picture
-from seewhen.runs.work import Answer, Task
+from seewhen.runs.work import Task, TaskAnswer
 from seewhen.verdicts.reader import Mention, TokenSpans, read_mentions
 
 Sure = Mapping[str, dict[str, float]]  # object -> log-probability and entropy of the token where it is first said
@@ -20,11 +20,11 @@ Sure = Mapping[str, dict[str, float]]  # object -> log-probability and entropy o
 
 def verdict_on(
     name: str, odds: float | None, standard: Standard, more: Mapping[str, float | None] | None = None
-) -> Answer:
+) -> TaskAnswer:
     """What is recorded of an object that was asked about; `more` is what else is known."""
     judged = standard.judged(Mention(name, name, 0, len(name), 0), odds)
     facts = {"odds": judged.odds, "probability": judged.probability, **(more or {})}
-    return Answer(judged.verdict, facts={k: v for k, v in facts.items() if v is not None})
+    return TaskAnswer(judged.verdict, facts={k: v for k, v in facts.items() if v is not None})
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,16 @@ class SecondLook:
     def close(self) -> None:
         """Nothing is left on the model between tasks."""
 
-    def answer(self, tasks: Sequence[Task], seed: int | None) -> list[Answer]:
+    def answer(self, tasks: Sequence[Task], seed: int | None) -> list[TaskAnswer]:
         """Answers in order; those of a picture that cannot be opened are errors."""
         by_picture = (list(some) for _, some in groupby(tasks, key=lambda task: (task.image, task.source)))
         return [answer for some in by_picture for answer in self._about(some)]
 
-    def _about(self, tasks: Sequence[Task]) -> list[Answer]:
+    def _about(self, tasks: Sequence[Task]) -> list[TaskAnswer]:
         try:
             picture = open_picture(tasks[0].source)
         except InvalidInput as error:
-            return [Answer("", error=str(error)) for _ in tasks]
+            return [TaskAnswer("", error=str(error)) for _ in tasks]
         odds = self.checker.odds(picture, [task.prompt for task in tasks])
         sure = self._sure(tasks[0].image, picture)
         return [verdict_on(name, value, self.checker.standard, sure.get(name)) for name, value in odds.items()]

@@ -19,9 +19,9 @@ from seewhen.runs.pictures import open_picture
 from seewhen.runs.second_look import verdict_on
 from seewhen.runs.store import Record
 from seewhen.runs.told import asked, kept
-from seewhen.runs.work import Answer, Careful, Done, Job, Maker, Task
+from seewhen.runs.work import Careful, Done, Job, Maker, Task, TaskAnswer
 from seewhen.served.pictures import image_part
-from seewhen.served.remote import Questions, Remote, remote
+from seewhen.served.remote import Remote, ServedQuestions, remote
 from seewhen.served.replies import Usage
 from seewhen.verdicts.lexicon import lexicon_named
 from seewhen.verdicts.questions import QUESTION
@@ -51,11 +51,11 @@ class ServedAnswerer:
         """Ends the connections."""
         self._remote.close()
 
-    def answer(self, tasks: Sequence[Task], seed: int | None) -> list[Answer]:
+    def answer(self, tasks: Sequence[Task], seed: int | None) -> list[TaskAnswer]:
         """In order; a task whose image cannot be opened gets an error instead."""
         return [self._answer(task, seed) for task in tasks]
 
-    def _answer(self, task: Task, seed: int | None) -> Answer:
+    def _answer(self, task: Task, seed: int | None) -> TaskAnswer:
         decoding = Decoding(self._max_new_tokens)
         if seed is not None:
             own = stream_seed(seed, task.id) % 2**31
@@ -64,7 +64,7 @@ class ServedAnswerer:
         found = self._remote.generate(picture, task.prompt, self._method, **asdict(decoding))
         facts: dict[str, float] = asdict(found.usage)
         told = found.told or {}
-        return Answer(found.text, found.tokens, facts=facts | asked(told), told=kept(told))
+        return TaskAnswer(found.text, found.tokens, facts=facts | asked(told), told=kept(told))
 
 
 def build(**options: Any) -> ServedAnswerer:
@@ -93,14 +93,14 @@ class ServedSecondLook:
         """Ends the connections."""
         self._remote.close()
 
-    def answer(self, tasks: Sequence[Task], seed: int | None) -> list[Answer]:
+    def answer(self, tasks: Sequence[Task], seed: int | None) -> list[TaskAnswer]:
         """In order; the questions about one picture go together."""
         by_picture = (list(some) for _, some in groupby(tasks, key=lambda task: (task.image, task.source)))
         return [answer for some in by_picture for answer in self._about(some)]
 
-    def _about(self, tasks: Sequence[Task]) -> list[Answer]:
+    def _about(self, tasks: Sequence[Task]) -> list[TaskAnswer]:
         parts = [image_part(open_picture(tasks[0].source))]
-        asked = Questions(self._remote, parts, self._lexicon, QUESTION)
+        asked = ServedQuestions(self._remote, parts, self._lexicon, QUESTION)
         answers = []
         for name, odds in asked.odds([task.prompt for task in tasks]).items():
             low, high = (None if odds is None else odds.range) or (None, None)

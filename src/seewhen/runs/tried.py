@@ -36,7 +36,7 @@ SMALL = frozenset(
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedObject:
     """What the model says of an object when asked, and how sure it was where regular decoding said it."""
 
     object: str
@@ -79,7 +79,7 @@ class Seen:
 
     photo: Photo
     said: tuple[Said, ...]
-    asked: Mapping[str, Asked]
+    asked: Mapping[str, AskedObject]
     truth: frozenset[str] | None
 
     @property
@@ -98,7 +98,7 @@ class Seen:
         return tuple(sorted(frozenset.union(*named) - frozenset.intersection(*named)))
 
     @cached_property
-    def doubted(self) -> tuple[Asked, ...]:
+    def doubted(self) -> tuple[AskedObject, ...]:
         """The objects of the regular answer, those said with most doubt first."""
         own = (each for name, each in self.asked.items() if name in self.regular.objects)
         return tuple(sorted(own, key=lambda each: -each.doubt))
@@ -111,7 +111,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Cost:
+class TriedCost:
     """As measured while it ran, on this machine, in these batches. A server's time is not ours to measure."""
 
     ms_per_token: float | None
@@ -131,7 +131,7 @@ class Tried:
     denied: Comparison | None  # against regular
     scores: Mapping[str, Interval]  # of JUDGED, where labels are given
     against: Mapping[str, Comparison]
-    cost: Cost
+    cost: TriedCost
     asks: bool  # it asks while it decodes, so that it names little that is denied
 
 
@@ -187,8 +187,8 @@ def _seen(tries: Tries, photo: Photo, lexicon: Lexicon, truth: frozenset[str] | 
     return Seen(photo, said, asked, truth)
 
 
-def _asked(name: str, record: Record) -> Asked:
-    return Asked(name, record.error or record.answer, **record.facts)
+def _asked(name: str, record: Record) -> AskedObject:
+    return AskedObject(name, record.error or record.answer, **record.facts)
 
 
 def _tally(pictures: Sequence[Seen], method: str) -> Tally:
@@ -273,10 +273,10 @@ def _ms_per_token(run: Run) -> float | None:
     return 1000 * seconds / tokens if tokens and seconds else None
 
 
-def _cost(tries: Tries, name: str, base: float | None) -> Cost:
+def _cost(tries: Tries, name: str, base: float | None) -> TriedCost:
     records = list(tries.answers[name].values())
     asked, back = (int(sum(each.facts.get(fact, 0) for each in records)) for fact in ("asked", "taken_back"))
     if tries.trial.ask.server is not None:
-        return Cost(None, None, asked, back, total(records))
+        return TriedCost(None, None, asked, back, total(records))
     ms = _ms_per_token(tries.runs[name])
-    return Cost(ms, ms / base if ms and base else None, asked, back)
+    return TriedCost(ms, ms / base if ms and base else None, asked, back)

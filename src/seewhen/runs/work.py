@@ -29,7 +29,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Answer:
+class TaskAnswer:
     """What came back. `error` is empty, or says why there is no answer."""
 
     text: str
@@ -42,11 +42,11 @@ class Answer:
 class Answerer(Protocol):
     """Something that answers a batch; `seed` is None for greedy decoding.
 
-    A bad image is an `Answer` with an error, or an `InvalidInput`; the same tasks and seed must give
+    A bad image is an `TaskAnswer` with an error, or an `InvalidInput`; the same tasks and seed must give
     the same answers.
     """
 
-    def answer(self, tasks: Sequence[Task], seed: int | None) -> list[Answer]: ...
+    def answer(self, tasks: Sequence[Task], seed: int | None) -> list[TaskAnswer]: ...
 
     def close(self) -> None:
         """Leaves whatever it used as it was."""
@@ -80,7 +80,7 @@ class Done:
     """A finished job with its answers and the seconds they took."""
 
     job: Job
-    answers: Sequence[Answer]
+    answers: Sequence[TaskAnswer]
     seconds: float
 
 
@@ -131,18 +131,18 @@ class Careful:
         parts = self.halving(job.tasks, lambda part: self._answers(part, seed))
         return Done(job, [answer for part in parts for answer in part], time.monotonic() - start)
 
-    def _answers(self, part: Sequence[Task], seed: int | None) -> list[Answer]:
+    def _answers(self, part: Sequence[Task], seed: int | None) -> list[TaskAnswer]:
         try:
             got = self._answerer.answer(part, seed)
         except InvalidInput as error:
             if len(part) == 1:
-                return [Answer("", error=str(error))]
+                return [TaskAnswer("", error=str(error))]
             # One of these is bad: ask one by one to find it.
             return [answer for task in part for answer in self._answers([task], seed)]
         except (MemoryError, RuntimeError) as error:
             if len(part) > 1 or not is_out_of_memory(error):
                 raise
-            return [Answer("", error="out of memory")]
+            return [TaskAnswer("", error="out of memory")]
         if len(got) != len(part):
             raise RuntimeError(f"{len(part)} tasks were asked but {len(got)} answers came back")
         return list(got)

@@ -148,7 +148,7 @@ class Remote:
         words, standard = lexicon_named(lexicon), Standard.of(verdict_named(verdict), threshold)
         inquiry = Inquiry.of(text, words)
         parts = [image_part(each) for each in given_images(image)]
-        asked = Questions(self, parts, words, check_template(question), Meter())
+        asked = ServedQuestions(self, parts, words, check_template(question), Meter())
         found = asked.odds(inquiry.objects) if inquiry.objects else {}
         known = {name: odds for name, odds in found.items() if odds is not None}
         ranges = {name: odds.range for name, odds in known.items() if odds.range is not None}
@@ -215,7 +215,7 @@ class Remote:
         verdict, lexicon, meter = verdict_named(method.verdict), lexicon_named(method.lexicon), Meter()
         threshold = log_odds_of(verdict.threshold) if method.threshold is None else method.threshold
         self.asking()
-        asked = Questions(self, images_of(messages), lexicon, method.question, meter)
+        asked = ServedQuestions(self, images_of(messages), lexicon, method.question, meter)
         judging = Judging(method, lexicon.with_variants, Forbidden(lexicon), verdict, threshold)
         writer = Writer(asked, messages, judging, decoding.max_new_tokens, sampling, settled)
         writer.answer.asks = bool(asked.images)
@@ -239,7 +239,7 @@ def check_served(method: Method) -> None:
 
 
 @dataclass(frozen=True)
-class Questions:
+class ServedQuestions:
     """A served model with images that it is asked about. They come first, so that a server reads them once."""
 
     remote: Remote

@@ -16,7 +16,7 @@ from seewhen.server.sampling import LEAST_LOG_PROB, RowChooser
 from seewhen.server.writing import TextWriter
 
 
-class Row:
+class AnswerRow:
     """One answer while it is being decoded."""
 
     def __init__(self, job: Job, index: int, tokenizer: Any) -> None:
@@ -100,14 +100,14 @@ def gated(job: Job) -> bool:
     return not job.alone and not sharing.rides(job.method)
 
 
-class Answers:
+class RunningAnswers:
     """Rows that are decoded together. Whoever decodes them says what is known of each."""
 
-    def __init__(self, ends: frozenset[int], metrics: Metrics, rows: Sequence[Row]) -> None:
+    def __init__(self, ends: frozenset[int], metrics: Metrics, rows: Sequence[AnswerRow]) -> None:
         self.ends, self.metrics, self.rows = ends, metrics, list(rows)
-        self.lengths: dict[Row, int] = {}  # tokens of each prompt
+        self.lengths: dict[AnswerRow, int] = {}  # tokens of each prompt
 
-    def take(self, row: Row, token: int, likely: Likely | None = None) -> None:
+    def take(self, row: AnswerRow, token: int, likely: Likely | None = None) -> None:
         """The next token of a row."""
         self.start(row)
         text = row.take(token, self.ends, likely)
@@ -120,20 +120,20 @@ class Answers:
         elif row.job.stream:
             self.tell(row, text, token)
 
-    def start(self, row: Row) -> None:
+    def start(self, row: AnswerRow) -> None:
         """The first token is there."""
         if not row.job.started:
             row.job.started = True
             row.job.post(Started(self.lengths[row], len(self.rows)))
 
-    def tell(self, row: Row, text: str, token: int | None = None) -> None:
+    def tell(self, row: AnswerRow, text: str, token: int | None = None) -> None:
         """Send what is new, to whom it is streamed."""
         live = {} if token is None else self.live(row, token)
         log_probs, numbers = row.new_log_probs(), row.new_numbers()
         if text or log_probs or numbers or live:
             row.job.post(Delta(row.index, text, log_probs, live, numbers))
 
-    def end(self, row: Row, text: str, token: int | None = None) -> None:
+    def end(self, row: AnswerRow, text: str, token: int | None = None) -> None:
         """A row is complete."""
         self.start(row)
         if row.job.stream:
@@ -164,7 +164,7 @@ class Answers:
             )
         job.post(Done(self.notes(job)))
 
-    def live(self, row: Row, token: int) -> dict[str, Any]:
+    def live(self, row: AnswerRow, token: int) -> dict[str, Any]:
         """What is told of a token beside its text, while it is streamed."""
         return {}
 
@@ -172,7 +172,7 @@ class Answers:
         """Whether the answers of a job come when all are complete."""
         return False
 
-    def known(self, row: Row) -> Known:
+    def known(self, row: AnswerRow) -> Known:
         """What is known of a complete answer."""
         return Known()
 

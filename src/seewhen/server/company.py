@@ -17,7 +17,7 @@ from seewhen.decoding.fast import Fast
 from seewhen.decoding.fast.lane import Lane, Seat, Token
 from seewhen.decoding.fast.lanes import Lanes
 from seewhen.decoding.fast.slots import Choice
-from seewhen.server.answering import Answers, Known, Row, gated
+from seewhen.server.answering import AnswerRow, Known, RunningAnswers, gated
 from seewhen.server.decoding import Decoder
 from seewhen.server.failures import ApiError
 from seewhen.server.jobs import Failed, Job
@@ -47,30 +47,30 @@ class Prompt:
         return sum(job.n for job in self.jobs)
 
 
-class Joined(Answers):
+class Joined(RunningAnswers):
     """The answers of one job in a lane."""
 
     def __init__(self, company: Company, job: Job, length: int) -> None:
         decoder = company.decoder
         super().__init__(
-            decoder.asker.ends, decoder.metrics, [Row(job, n, decoder.tokenizer) for n in range(job.n)]
+            decoder.asker.ends, decoder.metrics, [AnswerRow(job, n, decoder.tokenizer) for n in range(job.n)]
         )
         self.job = job
         self.lane: Lane | None = None
         self.lengths = dict.fromkeys(self.rows, length)
-        self._facts: dict[Row, Known] = {}
-        self._unsent: dict[Row, str] = {}
-        self._told: dict[Row, float] = {}  # when
+        self._facts: dict[AnswerRow, Known] = {}
+        self._unsent: dict[AnswerRow, str] = {}
+        self._told: dict[AnswerRow, float] = {}  # when
         self.seats = {self._seat(row, decoder.context - length): row for row in self.rows}
 
-    def _seat(self, row: Row, room: int) -> Seat:
+    def _seat(self, row: AnswerRow, room: int) -> Seat:
         sampling = self.job.sampling
         row.limit = min(row.limit, room)
         temperature = 0.0 if sampling.greedy else sampling.temperature
         choice = Choice(temperature, sampling.top_p, sampling.min_p, row.stream)
         return Seat(choice, row.limit, self.lengths[row], runners=self.job.runners, bias=sampling.bias)
 
-    def end(self, row: Row, text: str, token: int | None = None) -> None:
+    def end(self, row: AnswerRow, text: str, token: int | None = None) -> None:
         """Its seat is free."""
         seat = next(seat for seat, each in self.seats.items() if each is row)
         if gated(self.job) and self.lane is not None:
@@ -78,7 +78,7 @@ class Joined(Answers):
         self.leave(seat)
         super().end(row, text, token)
 
-    def tell(self, row: Row, text: str, token: int | None = None) -> None:
+    def tell(self, row: AnswerRow, text: str, token: int | None = None) -> None:
         """Send what is new; where many are told, in pieces of a few tokens, soon enough for who reads along."""
         text = self._unsent.pop(row, "") + text
         now = time.monotonic()
@@ -94,7 +94,7 @@ class Joined(Answers):
         if self.lane is not None:
             self.lane.leave(seat)
 
-    def known(self, row: Row) -> Known:
+    def known(self, row: AnswerRow) -> Known:
         """What was counted when it left."""
         return self._facts.get(row, Known())
 

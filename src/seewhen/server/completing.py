@@ -27,7 +27,7 @@ _BEAMS = 5  # of a method that is a beam search, where the request does not say
 
 
 @dataclass(frozen=True)
-class Decoding:
+class RequestDecoding:
     """How a request decodes, with everything it left open filled in."""
 
     method: Method
@@ -59,7 +59,7 @@ def check_size(request: ChatRequest, limits: Limits) -> None:
         raise ApiError(400, "invalid_request", message, "Leave it out.", param="add_generation_prompt")
 
 
-def decoding_of(request: ChatRequest, default: Method, usual: float, limits: Limits) -> Decoding:
+def decoding_of(request: ChatRequest, default: Method, usual: float, limits: Limits) -> RequestDecoding:
     """Method, sampling and lengths of a request, checked against each other and the ceilings. `usual` is the
     temperature of requests that name none."""
     asked = request.seewhen or Seewhen()
@@ -105,7 +105,7 @@ def decoding_of(request: ChatRequest, default: Method, usual: float, limits: Lim
     bias = {int(token): value for token, value in (request.logit_bias or {}).items()}
     top_p = 1.0 if request.top_p is None else request.top_p
     sampling = Sampling(temperature, top_p, seed, request.min_p or 0.0, bias)
-    return Decoding(method, sampling, beams, n, tokens, runners)
+    return RequestDecoding(method, sampling, beams, n, tokens, runners)
 
 
 def _refuse(condition: bool, method: Method, why: str, param: str, hint: str) -> None:

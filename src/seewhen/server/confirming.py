@@ -74,7 +74,7 @@ _NAME = re.compile(r"\w{1,40}", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Asked:
+class ConfirmRequest:
     """A request that can be confirmed."""
 
     model: str
@@ -94,20 +94,20 @@ class Passing:
     why: str
 
 
-def understood(body: bytes, settings: Settings) -> Asked | Passing:
+def understood(body: bytes, settings: Settings) -> ConfirmRequest | Passing:
     """What is to be confirmed, or what is passed on. Only what is ours is refused here."""
     value = _parsed(body, settings.limits.text_characters)
     if not isinstance(value, dict):
         return Passing(body, "no object")
     found = _read(value, settings)
-    if isinstance(found, Asked):
+    if isinstance(found, ConfirmRequest):
         return found
     if "seewhen" in value:  # which the other server does not know
         body = json.dumps({name: each for name, each in value.items() if name != "seewhen"}).encode()
     return Passing(body, found)
 
 
-def _read(value: Mapping[str, Any], settings: Settings) -> Asked | str:
+def _read(value: Mapping[str, Any], settings: Settings) -> ConfirmRequest | str:
     given = {name: each for name, each in value.items() if each is not None}
     method = _method(given.get("seewhen"), settings)
     if not isinstance(method, Confirm):
@@ -128,7 +128,7 @@ def _read(value: Mapping[str, Any], settings: Settings) -> Asked | str:
     usage = isinstance(options, dict) and options.get("include_usage") is True
     along = {name: each for name, each in given.items() if name in _ALONG}
     stream = given.get("stream") is True
-    return Asked(given["model"], messages, method, decoding, along, stream, usage)
+    return ConfirmRequest(given["model"], messages, method, decoding, along, stream, usage)
 
 
 def _parsed(body: bytes, text_characters: int) -> Any:
@@ -197,7 +197,7 @@ class GivenUp(Exception):
     """Nobody waits for the answer any more."""
 
 
-class Watched(Remote):
+class WatchedRemote(Remote):
     """A served model for one answer, which ends when nobody waits for it or its time is over."""
 
     def __init__(self, known: Remote, along: Mapping[str, Any], deadline: float) -> None:
@@ -247,11 +247,11 @@ class Confirmation(ChatReply):
     """A confirmed completion on its way. It is written in a thread, which posts what stays."""
 
     def __init__(
-        self, asked: Asked, remote: Remote, workers: Executor, settings: Settings, request_id: str
+        self, asked: ConfirmRequest, remote: Remote, workers: Executor, settings: Settings, request_id: str
     ) -> None:
         super().__init__(asked.model, self._stop, settings, f"chatcmpl-{request_id}")
         self.asked, self.stream, self.include_usage = asked, asked.stream, asked.include_usage
-        self._remote = Watched(remote, asked.along, self.deadline)
+        self._remote = WatchedRemote(remote, asked.along, self.deadline)
         self._workers = workers
 
     async def prepare(self) -> None:

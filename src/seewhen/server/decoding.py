@@ -22,7 +22,7 @@ from seewhen.decoding.method import Method
 from seewhen.decoding.similarity import evidence, image_features, with_similarity
 from seewhen.errors import SeewhenError
 from seewhen.server import facts, sharing
-from seewhen.server.answering import Answers, Known, Row, gated
+from seewhen.server.answering import AnswerRow, Known, RunningAnswers, gated
 from seewhen.server.choosing import public
 from seewhen.server.failures import ApiError
 from seewhen.server.jobs import Failed, Job
@@ -61,7 +61,7 @@ class Decoder:
 
     def run(self, jobs: Sequence[Job]) -> None:
         """Answer all of `jobs`, which may share a batch; raises what the model raises."""
-        rows = [Row(job, index, self.tokenizer) for job in jobs for index in range(job.n)]
+        rows = [AnswerRow(job, index, self.tokenizer) for job in jobs for index in range(job.n)]
         inputs = self.inputs([row.job for row in rows])
         lengths = [int(n) for n in inputs["attention_mask"].sum(dim=1)]
         refused = {r.job: self.too_long(n) for r, n in zip(rows, lengths, strict=True) if n >= self.context}
@@ -113,7 +113,7 @@ def _unlogged() -> ApiError:
     )
 
 
-class BatchDecoding(Answers):
+class BatchDecoding(RunningAnswers):
     """The decoding of one batch."""
 
     def __init__(
@@ -121,7 +121,7 @@ class BatchDecoding(Answers):
         decoder: Decoder,
         handle: Handle,
         jobs: Sequence[Job],
-        rows: Sequence[Row],
+        rows: Sequence[AnswerRow],
         lengths: Sequence[int],
         features: list[Tensor],
     ) -> None:
@@ -186,7 +186,7 @@ class BatchDecoding(Answers):
         if not row.finished:
             self.end(row, row.give_up("time"))
 
-    def _about(self, place: int, row: Row) -> dict[str, Any]:
+    def _about(self, place: int, row: AnswerRow) -> dict[str, Any]:
         """What a picture of the tokens to come needs to know: where the image tokens lie, how many layers."""
         backbone = self.decoder.backbone
         grids = image_grids(backbone, self._inputs, len(self.rows))[place]
@@ -204,7 +204,7 @@ class BatchDecoding(Answers):
                 self.take(row, token)
         return [row.finished for row in self.rows]
 
-    def live(self, row: Row, token: int) -> dict[str, Any]:
+    def live(self, row: AnswerRow, token: int) -> dict[str, Any]:
         """What a trace tells of it."""
         if not row.job.trace:
             return {}
@@ -223,7 +223,7 @@ class BatchDecoding(Answers):
         """Traces and verdicts wait for the end of the batch, anything else does not."""
         return job.trace or self.judged
 
-    def known(self, row: Row) -> Known:
+    def known(self, row: AnswerRow) -> Known:
         """What the session recorded."""
         job, place, call = row.job, self._places[row], self.handle.session.calls.current
         fired = None

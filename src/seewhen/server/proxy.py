@@ -36,7 +36,7 @@ _TRIES = 3  # of each request to the other server
 _CHAT = f"{PREFIX}chat/completions"
 
 
-class Known:
+class UpstreamModels:
     """The served models that were asked for; what each offers is found out once."""
 
     def __init__(self, url: str, settings: Settings, extras: Mapping[str, Any] | None = None) -> None:
@@ -83,7 +83,7 @@ def create_proxy(url: str, key: str | None, settings: Settings, extras: Mapping[
             f"{settings.method.name} works inside a model, and --upstream has none.", "Use confirm or regular."
         )
     url = checked_url(url)
-    upstream, known = Upstream(url, key, settings), Known(url, settings, extras)
+    upstream, known = Upstream(url, key, settings), UpstreamModels(url, settings, extras)
     # One for each request: who waited for a thread would not hear that the time is over.
     workers = ThreadPoolExecutor(settings.limits.requests, thread_name_prefix="seewhen-confirm")
 

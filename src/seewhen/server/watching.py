@@ -22,7 +22,7 @@ class WatchedBatch(Protocol):
         """Take the tokens that all rows got in this step; which rows are finished."""
 
 
-class Row(Protocol):
+class WatchedRow(Protocol):
     """One answer of it."""
 
     job: Job
@@ -69,7 +69,7 @@ class Settled:
 class Over(StoppingCriteria):
     """For judged rows, whose newest token may yet be taken back: only looks whether to go on."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[WatchedRow]) -> None:
         self._rows = rows
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:

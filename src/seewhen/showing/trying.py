@@ -29,7 +29,7 @@ from seewhen.runs.trying import Judging, Trial, methods_of, try_all
 from seewhen.runs.work import Task
 from seewhen.served.remote import Remote
 from seewhen.showing.viewer.page import write_page
-from seewhen.showing.viewer.runs import Questions, RunPages, Shown
+from seewhen.showing.viewer.runs import RunPages, RunQuestions, ShownQuestion
 from seewhen.showing.viewer.tried import write_tried
 
 _FORM = 2  # of a page of words: an older one is made again
@@ -213,7 +213,7 @@ class _Words:
                     records = tuple(said.record for said in seen.said)
                     rows = tuple(Row(seen.photo.id, seen.photo.id, "", 1, {}) for _ in records)
                     told = [_told(seen, said) for said in seen.said]
-                    payload = pages.page(Shown(seen.photo.id, records, rows), told)
+                    payload = pages.page(ShownQuestion(seen.photo.id, records, rows), told)
                     named = {"id": seen.photo.name, "title": seen.photo.name}
                     back = {"home": f"../{PAGE}", "home_title": "All pictures"}
                     write_page(self.out / self._link(seen), {**payload, **named, **back})
@@ -223,7 +223,7 @@ class _Words:
     def _pages(self) -> RunPages:
         tries = self.found.tries
         tasks = {p.id: Task(p.id, p.name, str(p.path), tries.trial.prompt) for p in tries.photos}
-        questions = Questions(_Known(self.labels, ()), tasks, raw=False)
+        questions = RunQuestions(_Known(self.labels, ()), tasks, raw=False)
         loading = tuple(sorted(tries.trial.ask.loading().items()))
         return RunPages(list(tries.runs.values()), questions, lambda name: loaded_once(name, self.device, loading))
 

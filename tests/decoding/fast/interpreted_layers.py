@@ -118,7 +118,7 @@ def second_looks() -> None:
     """Judging and looking against the plain functions. Where all rows have looked, the head is not read."""
     from seewhen.decoding.kernels import second_look_kernel
     from seewhen.decoding.recorder import Recorder
-    from seewhen.methods.memvr import SecondLook, _Memory, top_entropy
+    from seewhen.methods.memvr import LookTwice, _Memory, top_entropy
 
     present, device = torch.tensor([True, False, True]), torch.device("cpu")
     recorder = Recorder("summary", 3, 5, 4, device)
@@ -148,7 +148,7 @@ def second_looks() -> None:
     features, states, output = torch.randn(2, 70, 48), torch.randn(3, 1, 48), torch.randn(3, 1, 48)
     size, up = features.abs().mean(dim=(1, 2), keepdim=True), torch.tensor(0.3)
     for activation in ("none", "silu"):
-        plain = SecondLook((1,), 0.3, 0.75, activation, True)
+        plain = LookTwice((1,), 0.3, 0.75, activation, True)
         memory = _Memory(features, size, {1: (up, torch.tensor(0.2))}, present[:2])
         delta = plain._delta(states[:2], features, memory, 1)
         scale = output[:2].abs().mean(dim=-1, keepdim=True) / delta.abs().mean(dim=-1, keepdim=True)

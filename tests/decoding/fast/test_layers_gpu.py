@@ -109,7 +109,7 @@ def test_relevance_equals_its_reference():
 def test_second_looks_equal_their_references():
     from seewhen.decoding.kernels import second_look_kernel
     from seewhen.decoding.recorder import Recorder
-    from seewhen.methods.memvr import SecondLook, _Memory, top_entropy
+    from seewhen.methods.memvr import LookTwice, _Memory, top_entropy
 
     torch.manual_seed(0)
     for rows, count, d, dtype in (
@@ -140,7 +140,7 @@ def test_second_looks_equal_their_references():
         x, output = (torch.randn(2 * rows, 1, d, device="cuda", dtype=dtype) for _ in range(2))
         size, up = features.abs().mean(dim=(1, 2), keepdim=True), torch.tensor(0.3, device="cuda")
         for activation in ("none", "silu"):
-            plain = SecondLook((1,), 0.3, 0.75, activation, True)
+            plain = LookTwice((1,), 0.3, 0.75, activation, True)
             memory = _Memory(features, size, {1: (up, up)}, present)
             delta = plain._delta(x[:rows].float(), features, memory, 1)
             scale = output[:rows].float().abs().mean(-1, keepdim=True) / delta.abs().mean(-1, keepdim=True)

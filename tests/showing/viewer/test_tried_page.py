@@ -8,7 +8,7 @@ import pytest
 
 import seewhen
 from runs.tiny_checkpoint import write
-from seewhen.runs.tried import Asked
+from seewhen.runs.tried import AskedObject
 from seewhen.scenes import render, sample
 from seewhen.showing.viewer.tried import _title
 from showing.viewer.axe import violations
@@ -119,7 +119,7 @@ def test_nothing_for_axe_to_find(browser: Browser, tried: seewhen.Tryout, phone:
 )
 def test_what_the_model_said_is_told_by_its_odds(verdict: str, odds: float, said: str) -> None:
     """A fitted verdict, or a threshold, may deny what the model says yes to, and the other way round."""
-    told = _title(Asked("cat", verdict, odds, 0.2))
+    told = _title(AskedObject("cat", verdict, odds, 0.2))
     assert told == f"cat: {verdict}, 20 % likely to be there; asked, it said {said}"
 
 

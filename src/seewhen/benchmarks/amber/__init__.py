@@ -21,7 +21,7 @@ from seewhen.benchmarks.amber.prompts import STYLES
 from seewhen.benchmarks.amber.related import Words
 from seewhen.benchmarks.amber.vectors import RELATED, WordVectors
 from seewhen.benchmarks.base import Benchmark, Metric, Options, Row, Sample, Score, make_score, refuse_unknown
-from seewhen.benchmarks.sources import Part
+from seewhen.benchmarks.sources import SourcePart
 from seewhen.benchmarks.sums import Sum, Totals, percent, pool
 from seewhen.benchmarks.yesno import Verdict, count_answer, parser_named, yes_no_metrics
 
@@ -170,7 +170,7 @@ class Amber(Benchmark):
         )
 
     @classmethod
-    def downloads(cls, image_list: str | None) -> list[Part]:
+    def downloads(cls, image_list: str | None) -> list[SourcePart]:
         return amber_files.downloads()
 
 

@@ -12,9 +12,9 @@ from typing_extensions import TypedDict
 from seewhen.benchmarks.amber.related import Words
 from seewhen.benchmarks.answers import pick, read_records
 from seewhen.benchmarks.base import Sample
-from seewhen.benchmarks.download import Remote
+from seewhen.benchmarks.download import RemoteFile
 from seewhen.benchmarks.files import Expected, under
-from seewhen.benchmarks.sources import Part, hub_part, unzip
+from seewhen.benchmarks.sources import SourcePart, hub_part, unzip
 from seewhen.errors import InvalidInput
 from seewhen.reading import check_form, read_json, read_text
 
@@ -65,11 +65,11 @@ def _expected() -> dict[str, Expected]:
 FILES = _expected()
 
 
-def downloads() -> list[Part]:
+def downloads() -> list[SourcePart]:
     """Queries and annotations as published; pictures from a copy."""
     names = {file.names[0]: file.checksum for file in FILES.values()}
     files = [
-        Remote(
+        RemoteFile(
             f"{_REPOSITORY}/{'query/' if name.startswith('query_') else ''}{name}",
             name,
             checksum=f"sha256:{checksum}",
@@ -77,7 +77,9 @@ def downloads() -> list[Part]:
         for name, checksum in names.items()
     ]
     return [
-        Part("queries, annotations", "github.com/junyangwang0410/AMBER", "Apache-2.0", 4_200_000, lambda _: files),
+        SourcePart(
+            "queries, annotations", "github.com/junyangwang0410/AMBER", "Apache-2.0", 4_200_000, lambda _: files
+        ),
         hub_part(
             "1,004 pictures",
             "stzhao/amber",

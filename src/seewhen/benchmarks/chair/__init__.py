@@ -13,7 +13,7 @@ from seewhen.benchmarks.chair import files as chair_files
 from seewhen.benchmarks.chair.caption_reader import CaptionReader
 from seewhen.benchmarks.chair.coco import Objects, image_key, load_objects
 from seewhen.benchmarks.chair.prompts import STYLES
-from seewhen.benchmarks.sources import Part
+from seewhen.benchmarks.sources import SourcePart
 from seewhen.benchmarks.sums import Sum, Totals, divide, harmonic_mean, percent, pool
 from seewhen.errors import InvalidInput
 
@@ -148,7 +148,7 @@ class Chair(Benchmark):
         return cls(load_objects(paths, reader.lexicon, reader.objects), tuple(captions), reader), captions
 
     @classmethod
-    def downloads(cls, image_list: str | None) -> list[Part]:
+    def downloads(cls, image_list: str | None) -> list[SourcePart]:
         return chair_files.downloads(image_list)
 
     @classmethod

@@ -8,9 +8,9 @@ from functools import cache
 from importlib import resources
 from pathlib import Path, PurePosixPath
 
-from seewhen.benchmarks.download import Remote
+from seewhen.benchmarks.download import RemoteFile
 from seewhen.benchmarks.files import Expected, read_image_list, under
-from seewhen.benchmarks.sources import COCO, COCO_TERMS, PICTURE_SIZE, Part, coco_pictures, unzip
+from seewhen.benchmarks.sources import COCO, COCO_TERMS, PICTURE_SIZE, SourcePart, coco_pictures, unzip
 
 _FOLDERS = ("", "annotations/", "coco/annotations/", "coco/")
 _SOURCE = "annotations_trainval2014.zip of cocodataset.org"
@@ -39,17 +39,17 @@ def image_list(name: str | None) -> tuple[str, tuple[str, ...]]:
     return name, lists[name] if name in lists else read_image_list(Path(name))
 
 
-def downloads(chosen: str | None) -> list[Part]:
+def downloads(chosen: str | None) -> list[SourcePart]:
     """COCO's annotations, and the pictures of a list."""
     name, ids = image_list(chosen)
     pictures = coco_pictures(f"COCO_val2014_{int(number):012d}.jpg" for number in ids)
-    annotations = Remote(
+    annotations = RemoteFile(
         f"{COCO}/annotations/annotations_trainval2014.zip",
         size=252_872_794,
         checksum="md5:0a379cfc70b0e71301e0f377548639bd",
     )
     return [
-        Part(
+        SourcePart(
             "instances and captions, train and val 2014",
             "cocodataset.org",
             COCO_TERMS,
@@ -57,7 +57,7 @@ def downloads(chosen: str | None) -> list[Part]:
             lambda folder: [annotations],
             lambda archives, folder: unzip(archives, folder, _annotation_file),
         ),
-        Part(
+        SourcePart(
             f"{len(pictures)} pictures of {name}",
             "cocodataset.org",
             COCO_TERMS,

@@ -26,7 +26,7 @@ from seewhen.benchmarks.mme.questions import (
     load_results,
     questions_from,
 )
-from seewhen.benchmarks.sources import Part
+from seewhen.benchmarks.sources import SourcePart
 from seewhen.benchmarks.sums import Sum, Totals, percent
 from seewhen.benchmarks.yesno import Verdict
 from seewhen.errors import InvalidInput, InvalidMethod
@@ -175,7 +175,7 @@ class Mme(Benchmark):
         return mme_files.look(expected, path)
 
     @classmethod
-    def downloads(cls, image_list: str | None) -> list[Part]:
+    def downloads(cls, image_list: str | None) -> list[SourcePart]:
         return mme_files.downloads()
 
     @classmethod

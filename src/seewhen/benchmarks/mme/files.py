@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 from seewhen.benchmarks.files import Expected, State, under
 from seewhen.benchmarks.mme.questions import QUESTIONS, SUBTASKS, load_folder
-from seewhen.benchmarks.sources import Part, hub_part, unzip
+from seewhen.benchmarks.sources import SourcePart, hub_part, unzip
 from seewhen.benchmarks.yesno import describe_questions
 
 RELEASE = "MME_Benchmark_release_version"
@@ -26,7 +26,7 @@ def look(expected: Expected, path: Path) -> tuple[State, str]:
     return "differs", f"{note}; {QUESTIONS[subtask]} questions are published"
 
 
-def downloads() -> list[Part]:
+def downloads() -> list[SourcePart]:
     """The release as one archive."""
     return [
         hub_part(

@@ -15,7 +15,7 @@ from seewhen.benchmarks.pope import files as pope_files
 from seewhen.benchmarks.pope.prompts import STYLES
 from seewhen.benchmarks.pope.questions import KINDS, SETS, SPLITS, load_answers, load_questions, questions_from
 from seewhen.benchmarks.pope.repope import Labels, labels_in, labels_named
-from seewhen.benchmarks.sources import Part
+from seewhen.benchmarks.sources import SourcePart
 from seewhen.benchmarks.sums import Sum, Totals, percent
 from seewhen.benchmarks.yesno import count_answer, matthews, parser_named, yes_no_metrics
 from seewhen.errors import InvalidInput
@@ -124,7 +124,7 @@ class Pope(Benchmark):
         return pope_files.look(expected, path)
 
     @classmethod
-    def downloads(cls, image_list: str | None) -> list[Part]:
+    def downloads(cls, image_list: str | None) -> list[SourcePart]:
         return pope_files.downloads()
 
     @classmethod

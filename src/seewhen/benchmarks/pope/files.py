@@ -14,11 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from seewhen.benchmarks.base import content_checksum
-from seewhen.benchmarks.download import DownloadFailed, Remote
+from seewhen.benchmarks.download import DownloadFailed, RemoteFile
 from seewhen.benchmarks.files import Expected, State, under
 from seewhen.benchmarks.pope import repope
 from seewhen.benchmarks.pope.questions import KINDS, SPLITS, load_questions
-from seewhen.benchmarks.sources import COCO_TERMS, PICTURE_SIZE, Part, coco_pictures, hub_part, plain_name, write
+from seewhen.benchmarks.sources import (
+    COCO_TERMS,
+    PICTURE_SIZE,
+    SourcePart,
+    coco_pictures,
+    hub_part,
+    plain_name,
+    write,
+)
 from seewhen.benchmarks.yesno import describe_questions
 from seewhen.errors import MissingDependency
 
@@ -64,12 +72,12 @@ def look(expected: Expected, path: Path) -> tuple[State, str]:
     return "differs", note
 
 
-def downloads() -> list[Part]:
+def downloads() -> list[SourcePart]:
     """Questions of all three sets, COCO's corrected labels; pictures of COCO and A-OKVQA."""
     _need_pyarrow()
     sums = checksums()["downloads"]
     asked = [
-        Remote(
+        RemoteFile(
             f"{_REPOSITORY}/{name}/{name}_pope_seem_{kind}.json",
             f"{name}_pope_{kind}.json",
             checksum=f"sha256:{sums[f'{name}-{kind}']}",
@@ -78,13 +86,15 @@ def downloads() -> list[Part]:
         for kind in KINDS
     ]
     again = [
-        Remote(f"{_REPOPE}/{name}", f"repope/{name}", checksum=f"sha256:{sums[name]}") for name in repope.FILES
+        RemoteFile(f"{_REPOPE}/{name}", f"repope/{name}", checksum=f"sha256:{sums[name]}") for name in repope.FILES
     ]
     return [
         hub_part("COCO questions, 500 pictures", "lmms-lab/POPE", "data/test-*.parquet", "MIT", _from_parquet),
-        Part("A-OKVQA and GQA questions", "github.com/RUCAIBox/POPE", "MIT", 2_800_000, lambda folder: asked),
-        Part("RePOPE's labels", "github.com/YanNeu/RePOPE", "none named", 1_002_905, lambda folder: again),
-        Part("A-OKVQA's 500 pictures", "cocodataset.org", COCO_TERMS, 500 * PICTURE_SIZE, _aokvqa_pictures),
+        SourcePart(
+            "A-OKVQA and GQA questions", "github.com/RUCAIBox/POPE", "MIT", 2_800_000, lambda folder: asked
+        ),
+        SourcePart("RePOPE's labels", "github.com/YanNeu/RePOPE", "none named", 1_002_905, lambda folder: again),
+        SourcePart("A-OKVQA's 500 pictures", "cocodataset.org", COCO_TERMS, 500 * PICTURE_SIZE, _aokvqa_pictures),
     ]
 
 
@@ -122,6 +132,6 @@ def _from_parquet(archives: Sequence[Path], folder: Path) -> None:
         write(folder / f"coco_pope_{kind}.json", "".join(json.dumps(line) + "\n" for line in lines).encode())
 
 
-def _aokvqa_pictures(folder: Path) -> list[Remote]:
+def _aokvqa_pictures(folder: Path) -> list[RemoteFile]:
     asked = {q.image for kind in KINDS for q in load_questions(folder / f"aokvqa_pope_{kind}.json")}
     return coco_pictures(sorted(asked))

@@ -25,7 +25,15 @@ from seewhen.runs.store import Record, Run
 from seewhen.showing.viewer.naming import Verdicts, named_objects
 from seewhen.showing.viewer.page import write_page
 from seewhen.showing.viewer.payload import FORMAT, Truth
-from seewhen.showing.viewer.runs import Load, Questions, RunPages, Shown, questions_of, shown_of, sorted_by_wrong
+from seewhen.showing.viewer.runs import (
+    Load,
+    RunPages,
+    RunQuestions,
+    ShownQuestion,
+    questions_of,
+    shown_of,
+    sorted_by_wrong,
+)
 
 _WORDS = re.compile(r"\s*[\w'’-]+|\s*[^\w\s]+|\s+")
 _SIDES = ((1000, 256), (None, 128))  # up to so many pictures, so many pixels: a page of thousands stays small
@@ -94,7 +102,7 @@ def answers_page(group: Group, home: str, sources: Sources, look: Look | None = 
     }
 
 
-def _questions(run: Run, sources: Sources) -> tuple[Questions | None, str]:
+def _questions(run: Run, sources: Sources) -> tuple[RunQuestions | None, str]:
     """The questions of a run, or why the page has to do without them."""
     try:
         return questions_of(run, sources.data, sources.images), ""
@@ -102,7 +110,7 @@ def _questions(run: Run, sources: Sources) -> tuple[Questions | None, str]:
         return None, f"Questions and pictures are missing. {error}"
 
 
-def _shown(group: Group, seed: int) -> list[Shown]:
+def _shown(group: Group, seed: int) -> list[ShownQuestion]:
     """What is known without the questions: which answers are right."""
     per_run = []
     for line in group.lines:
@@ -119,7 +127,7 @@ def _shown(group: Group, seed: int) -> list[Shown]:
 
 
 def _looked(
-    runs: Sequence[Run], questions: Questions | None, shown: Sequence[Shown], look: Look | None
+    runs: Sequence[Run], questions: RunQuestions | None, shown: Sequence[ShownQuestion], look: Look | None
 ) -> dict[str, dict[str, Any]]:
     if look is None or questions is None or not look.answers:
         return {}
@@ -131,7 +139,9 @@ def _looked(
     return found
 
 
-def _sample(each: Shown, group: Group, questions: Questions | None, truth: Truth | None) -> dict[str, Any]:
+def _sample(
+    each: ShownQuestion, group: Group, questions: RunQuestions | None, truth: Truth | None
+) -> dict[str, Any]:
     labels = [line.label for line in group.lines]
     return {
         "id": each.id,
@@ -160,7 +170,7 @@ def _light(record: Record, truth: Truth | None) -> dict[str, Any]:
 
 
 def _pictures(
-    questions: Questions, shown: Sequence[Shown], looked: Mapping[str, Any]
+    questions: RunQuestions, shown: Sequence[ShownQuestion], looked: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """The pictures of all but those looked at again, which have their own."""
     tasks = {questions.tasks[each.id].image: questions.tasks[each.id] for each in shown if each.id not in looked}
@@ -185,7 +195,7 @@ def _line(line: Line, group: Group) -> str:
     return f"{wording.title(line.label)}: {', '.join(scores)}. Run {line.run.path.name}."
 
 
-def _why(runs: Sequence[Run], questions: Questions | None, sources: Sources, seed: int) -> str:
+def _why(runs: Sequence[Run], questions: RunQuestions | None, sources: Sources, seed: int) -> str:
     """The command that shows one answer, from where the report was made; the page fills in ID."""
     flags = {"--data": sources.data, "--images": sources.images, "--seed": seed or None}
     if questions is None:

@@ -35,7 +35,7 @@ Load = Callable[[str], tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
-class Questions:
+class RunQuestions:
     """What the runs were asked."""
 
     benchmark: Benchmark
@@ -53,7 +53,7 @@ class Questions:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownQuestion:
     """One question with what each run answered."""
 
     id: str
@@ -96,7 +96,7 @@ def _note(row: Row) -> str:
 
 def questions_of(
     run: Run, data: Path | None = None, images: Path | None = None, scenes: int | None = None
-) -> Questions:
+) -> RunQuestions:
     """The benchmark of a run and its prompts, made again; refused where they are not the run's own."""
     asked = run.config["benchmark"]
     if asked["data"] != "scenes" and data is None:
@@ -122,7 +122,7 @@ def questions_of(
         for part in (samples, [sample for sample in samples if sample.image in pictures]):
             if content_checksum(part) == asked["questions"]:
                 tasks = {task.id: task for task in make_tasks(ask, benchmark, part)}
-                return Questions(benchmark, tasks, ask.style_of(benchmark)[1].wrapper is not None)
+                return RunQuestions(benchmark, tasks, ask.style_of(benchmark)[1].wrapper is not None)
     hint = (
         "Give the number of scenes it was made with: --scenes N."
         if asked["data"] == "scenes"
@@ -138,7 +138,7 @@ def _counts(run: Run) -> list[int]:
     return [*([int(said)] if said.isdigit() else []), _USUAL_SCENES, *range(highest + 1, highest + 9)]
 
 
-def shown_of(runs: Sequence[Run], questions: Questions, seed: int = 0) -> list[Shown]:
+def shown_of(runs: Sequence[Run], questions: RunQuestions, seed: int = 0) -> list[ShownQuestion]:
     """All questions that every run answered, those with the most wrong in their answers first."""
     per_run = []
     for run in runs:
@@ -148,11 +148,13 @@ def shown_of(runs: Sequence[Run], questions: Questions, seed: int = 0) -> list[S
     return sorted_by_wrong(per_run)
 
 
-def sorted_by_wrong(per_run: Sequence[Mapping[str, tuple[Record, Row]]]) -> list[Shown]:
+def sorted_by_wrong(per_run: Sequence[Mapping[str, tuple[Record, Row]]]) -> list[ShownQuestion]:
     """The questions that are in every run, those with the most wrong in their answers first."""
     common = [id_ for id_ in per_run[0] if all(id_ in other for other in per_run[1:])]
     found = [
-        Shown(id_, tuple(answers[id_][0] for answers in per_run), tuple(answers[id_][1] for answers in per_run))
+        ShownQuestion(
+            id_, tuple(answers[id_][0] for answers in per_run), tuple(answers[id_][1] for answers in per_run)
+        )
         for id_ in common
     ]
     return sorted(found, key=lambda each: -each.wrong)  # stable: else in the order of the run
@@ -176,7 +178,7 @@ def check_together(runs: Sequence[Run]) -> None:
 class RunPages:
     """Makes the traces of recorded answers: one model and method for each run."""
 
-    def __init__(self, runs: Sequence[Run], questions: Questions, load: Load) -> None:
+    def __init__(self, runs: Sequence[Run], questions: RunQuestions, load: Load) -> None:
         self._questions = questions
         self._labels = _labels(runs)
         self._most = [int(run.config["decoding"]["max_new_tokens"]) for run in runs]
@@ -197,7 +199,7 @@ class RunPages:
         self._about = {"decoding": runs[0].config["decoding"]["mode"], "dtype": model["dtype"]}
         self._model = ", ".join(models)
 
-    def page(self, shown: Shown, verdicts: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
+    def page(self, shown: ShownQuestion, verdicts: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
         """The payload of one question. `verdicts` on each answer: the recorded ones unless given."""
         judged = [record.told for record in shown.records] if verdicts is None else verdicts
         task = self._questions.tasks[shown.id]

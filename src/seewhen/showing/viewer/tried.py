@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from seewhen.benchmarks.chair.caption_reader import CaptionReader
-from seewhen.runs.tried import JUDGED, Asked, Outcome, Said, Seen
+from seewhen.runs.tried import JUDGED, AskedObject, Outcome, Said, Seen
 from seewhen.runs.tried_wording import counted
 from seewhen.showing.viewer.page import TEMPLATES, image_payload, joined, policy, write_text
 from seewhen.showing.viewer.word_risk import differing, level
@@ -152,7 +152,7 @@ class _Marks:
             yield Piece(text, tuple(marks), title)
             at = last
 
-    def _of_object(self, said: Said, asked: Asked | None, text: str) -> Iterator[str]:
+    def _of_object(self, said: Said, asked: AskedObject | None, text: str) -> Iterator[str]:
         if asked is not None:
             yield "object"
             if asked.verdict == "denied":
@@ -165,7 +165,7 @@ class _Marks:
             yield "there" if truth.issuperset(known) else "absent"
 
 
-def _title(asked: Asked | None) -> str:
+def _title(asked: AskedObject | None) -> str:
     if asked is None or asked.probability is None:
         return ""
     likely = f"{100 * asked.probability:.0f} % likely to be there"
