@@ -27,9 +27,9 @@ from seewhen.backbones.loading import resolve
 from seewhen.backbones.prompts import model_inputs
 from seewhen.decoding.method import Method
 from seewhen.runs.captioning import DESCRIBE, Captions
-from seewhen.runs.fitting import fitted
 from seewhen.runs.labelled import drawn
 from seewhen.runs.noise import HashedNoise, stream_seed
+from seewhen.runs.verdict_fitting import fitted
 from seewhen.scenes import dataset, render
 from seewhen.scenes.questions import KINDS, pope
 from seewhen.scenes.scene import Scene

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from seewhen.atomic import replacing
-from seewhen.benchmarks.answers import read_answers
+from seewhen.benchmarks.records import read_answers
 from seewhen.verdicts.inflections import words_of
 from seewhen.verdicts.lexicon import chair_lexicon, open_lexicon
 from seewhen.verdicts.reader import Mention, read_mentions

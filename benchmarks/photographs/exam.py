@@ -14,12 +14,12 @@ from PIL import Image
 from photographs import holdout
 from photographs.photos import read_shard
 from photographs.texts import describe, statistics
-from seewhen.benchmarks.answers import read_records
 from seewhen.benchmarks.base import Sample
 from seewhen.benchmarks.chair.coco import image_key
 from seewhen.benchmarks.chair.files import chair_image_lists
 from seewhen.benchmarks.pope.build import build_questions, question
 from seewhen.benchmarks.pope.questions import KINDS
+from seewhen.benchmarks.records import read_records
 
 TABLE = "coco_objects.json.gz"
 CAPTIONED = "opera-llava-1.5"  # the list of images that most papers on CHAIR share

@@ -14,10 +14,10 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-from seewhen.benchmarks.answers import read_records
 from seewhen.benchmarks.chair.coco import image_key
 from seewhen.benchmarks.chair.files import chair_image_lists
 from seewhen.benchmarks.pope.files import FILES
+from seewhen.benchmarks.records import read_records
 from seewhen.errors import InvalidInput
 
 LISTS = Path(__file__).with_name("holdout.json")

@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-from seewhen.benchmarks.answers import read_answers
+from seewhen.benchmarks.records import read_answers
 from seewhen.verdicts.lexicon import open_lexicon
 from seewhen.verdicts.reader import read_mentions
 from seewhen.verdicts.sentences import sentence_ends

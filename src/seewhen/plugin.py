@@ -11,10 +11,6 @@ from seewhen.lazy import lazy_names
 if TYPE_CHECKING:
     from seewhen.backbones.backbone import Backbone as Backbone
     from seewhen.backbones.pixels import Views as Views
-    from seewhen.benchmarks.answers import pick as pick
-    from seewhen.benchmarks.answers import pick_text as pick_text
-    from seewhen.benchmarks.answers import read_answers as read_answers
-    from seewhen.benchmarks.answers import read_records as read_records
     from seewhen.benchmarks.base import Benchmark as Benchmark
     from seewhen.benchmarks.base import Metric as Metric
     from seewhen.benchmarks.base import Options as Options
@@ -22,6 +18,10 @@ if TYPE_CHECKING:
     from seewhen.benchmarks.base import Sample as Sample
     from seewhen.benchmarks.files import Expected as Expected
     from seewhen.benchmarks.prompts import Style as Style
+    from seewhen.benchmarks.records import pick as pick
+    from seewhen.benchmarks.records import pick_text as pick_text
+    from seewhen.benchmarks.records import read_answers as read_answers
+    from seewhen.benchmarks.records import read_records as read_records
     from seewhen.benchmarks.sums import Sum as Sum
     from seewhen.benchmarks.sums import Totals as Totals
     from seewhen.benchmarks.sums import divide as divide
@@ -79,7 +79,7 @@ _PUBLIC = {
     "benchmarks.files": ("Expected",),
     "benchmarks.prompts": ("Style",),
     "benchmarks.sums": ("Sum", "Totals", "divide", "harmonic_mean", "percent", "pool"),
-    "benchmarks.answers": ("pick", "pick_text", "read_answers", "read_records"),
+    "benchmarks.records": ("pick", "pick_text", "read_answers", "read_records"),
     "benchmarks.yesno": ("count_answer", "parser_named", "yes_no_metrics"),
     "errors": ("InvalidInput", "InvalidMethod", "UnsupportedMode", "UnsupportedModel"),
 }

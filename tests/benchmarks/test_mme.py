@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seewhen.benchmarks import load
-from seewhen.benchmarks.answers import read_records
 from seewhen.benchmarks.base import Options
 from seewhen.benchmarks.mme import Mme, parse
 from seewhen.benchmarks.mme.questions import (
@@ -22,6 +21,7 @@ from seewhen.benchmarks.mme.questions import (
     load_results,
     questions_from,
 )
+from seewhen.benchmarks.records import read_records
 from seewhen.errors import InvalidInput, InvalidMethod
 
 

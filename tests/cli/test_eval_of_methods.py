@@ -9,7 +9,7 @@ import pytest
 from cli.command import in_process
 from runs.tiny_checkpoint import write
 from seewhen.cli.options import LoadingFlags
-from seewhen.cli.running import AskFlags, ServedRunFlags, ask_of, captured
+from seewhen.cli.run_flags import AskFlags, ServedRunFlags, ask_of, captured
 
 
 @pytest.mark.parametrize("method", ["confirm:coco", "icd"])

@@ -16,7 +16,7 @@ import pytest
 import seewhen
 from cli.command import Ran
 from seewhen.asking.options import DESCRIBE
-from seewhen.runs import answer
+from seewhen.runs import model_answerer
 
 Run = Callable[..., Ran]
 BAD = "<b>broken.png"
@@ -92,8 +92,8 @@ def test_the_packaged_model_on_a_folder(run: Run, packaged: Path) -> None:
 
 def test_labels_give_what_score_gives(run: Run, packaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(*command(packaged)).code == 0
-    monkeypatch.setattr(answer, "load", lambda *_, **__: pytest.fail("a model was loaded"))
-    answer.loaded_once.cache_clear()
+    monkeypatch.setattr(model_answerer, "load", lambda *_, **__: pytest.fail("a model was loaded"))
+    model_answerer.loaded_once.cache_clear()
     ran = run(*command(packaged, "--objects", packaged / "labels.json", "--words", 0, "--json"))
     assert ran.code == 0, ran.err  # labels may come later: nothing is computed for them
     captions, table = packaged / "captions.jsonl", packaged / "table.json"

@@ -18,8 +18,8 @@ from seewhen.asking.check import Checker
 from seewhen.errors import InvalidInput
 from seewhen.runs.captioning import DESCRIBE, Captions
 from seewhen.runs.diagnosis import diagnosed
-from seewhen.runs.fitting import fitted
 from seewhen.runs.labelled import Labelled, drawn, given, labelled
+from seewhen.runs.verdict_fitting import fitted
 from seewhen.scenes import dataset
 from seewhen.verdicts.ceiling import ceiling
 from seewhen.verdicts.lexicon import chair_lexicon, lexicon_named

@@ -19,7 +19,7 @@ from seewhen.server.bell import rung_once
 from seewhen.server.jobs import Delta, Done, LogProb, Started
 from seewhen.server.pending import Mailbox
 from seewhen.server.sampling import Choosers, RowChooser, Sampling
-from seewhen.server.writing import TextWriter
+from seewhen.server.token_text import TextWriter
 
 
 @pytest.fixture(scope="module")

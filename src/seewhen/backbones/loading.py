@@ -11,7 +11,7 @@ from textwrap import shorten
 from typing import Any, NamedTuple
 
 from seewhen.backbones.hub import reachable, safely, where_found
-from seewhen.backbones.progress import progress_bar
+from seewhen.backbones.loading_bar import progress_bar
 from seewhen.errors import InvalidInput, MissingDependency, SeewhenError, UnsupportedModel
 
 PACKAGED = "packaged"

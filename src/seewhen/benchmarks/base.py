@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from seewhen.benchmarks.answers import read_answers
 from seewhen.benchmarks.files import Expected, State, find_image, look_at
 from seewhen.benchmarks.prompts import Style, style_named
+from seewhen.benchmarks.records import read_answers
 from seewhen.benchmarks.sums import Sum, Totals
 from seewhen.errors import InvalidInput
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from seewhen.benchmarks.answers import read_records
+from seewhen.benchmarks.records import read_records
 from seewhen.errors import InvalidInput
 from seewhen.reading import read_text
 

@@ -66,7 +66,7 @@ def confirm(
     images = material.images()
 
     from seewhen.asking.opening import open_model
-    from seewhen.runs.fitting import fitted
+    from seewhen.runs.verdict_fitting import fitted
 
     captions = material.captions(open_model(model.model, model.loading()))
     verdict = fitted(captions, images, keep=keep, offsets=word_offsets, greedy=greedy, seed=seed, drafts=drafts)

@@ -112,7 +112,7 @@ def _one(
 
 def _file(answers: Path, folder: Path, out: Path | None, judging: JudgingFlags, flags: AnyModelFlags) -> bool:
     from seewhen.backbones.loading import check_name
-    from seewhen.runs.checking import check_all, check_into, read_answered
+    from seewhen.runs.checked_answers import check_all, check_into, read_answered
 
     listed = read_answered(answers)
     if served := flags.remote():

@@ -95,7 +95,7 @@ def _facts_without_trace(
     """Words alone: of a loop that keeps no trace, and of a served model, only the text is known."""
     from dataclasses import asdict
 
-    from seewhen.showing.viewer.naming import marked
+    from seewhen.showing.viewer.object_words import marked
 
     pieces = re.findall(r"\s*[\w'’-]+|\s*[^\w\s]+|\s+", reply.text)
     words: list[dict[str, Any]] = [

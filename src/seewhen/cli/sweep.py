@@ -9,7 +9,7 @@ import typer
 
 from seewhen.benchmarks import BENCHMARKS
 from seewhen.cli.options import MethodName, Settings, check_folder
-from seewhen.cli.running import (
+from seewhen.cli.run_flags import (
     AskFlags,
     Controls,
     MachineFlags,

@@ -14,7 +14,7 @@ import typer
 from seewhen.asking.options import TRIED, TRIED_SERVED
 from seewhen.cli.check import JudgingFlags
 from seewhen.cli.options import LoadingFlags, Settings, check_folder, refuse
-from seewhen.cli.running import SERVED_ELSEWHERE, ServedOftenFlags
+from seewhen.cli.run_flags import SERVED_ELSEWHERE, ServedOftenFlags
 from seewhen.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from seewhen.benchmarks.base import Benchmark
 from seewhen.benchmarks.chair.caption_reader import sentences
 from seewhen.errors import InvalidInput
 from seewhen.reading import check_form, expecting, read_json
-from seewhen.runs import forms, stats
+from seewhen.runs import file_forms, stats
 from seewhen.runs.scoring import Scored, check_counts, comparable, counts_from, plain_counts, score_records
 from seewhen.runs.stats import Metrics, Tally
 from seewhen.runs.store import Record, write_atomic
@@ -75,7 +75,7 @@ def read_cuts(path: Path) -> dict[int, Tally]:
         return {}
     again = "Run its `seewhen eval` command again to score anew."
     plain = read_json(path / FILE)
-    check_form(forms.Cuts, plain, path / FILE, again)
+    check_form(file_forms.Cuts, plain, path / FILE, again)
     images = tuple(plain["images"])
     with expecting(path / FILE, again):
         return {int(count): Tally(images, counts_from(counts)) for count, counts in plain["cuts"].items()}

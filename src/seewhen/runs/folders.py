@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from seewhen.benchmarks.answers import pick, read_records
 from seewhen.benchmarks.files import file_checksum
+from seewhen.benchmarks.records import pick, read_records
 from seewhen.errors import InvalidInput
 from seewhen.reading import read_text
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_types import MaxLen
 from typing_extensions import TypedDict
 
-from seewhen.benchmarks.answers import read_records
 from seewhen.benchmarks.base import Options
 from seewhen.benchmarks.chair import Chair
 from seewhen.benchmarks.files import find_image
+from seewhen.benchmarks.records import read_records
 from seewhen.errors import InvalidInput
 from seewhen.reading import check_form
 from seewhen.runs.pictures import open_picture, scene_source

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seewhen.benchmarks.answers import pick, read_records
 from seewhen.benchmarks.chair.caption_reader import CaptionReader
 from seewhen.benchmarks.chair.coco import image_key, load_objects
+from seewhen.benchmarks.records import pick, read_records
 from seewhen.errors import InvalidInput
 from seewhen.reading import expecting, parse_json, read_text
 from seewhen.runs.folders import IMAGE_KEYS

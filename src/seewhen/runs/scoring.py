@@ -18,7 +18,7 @@ from seewhen.benchmarks.base import Benchmark, Row
 from seewhen.benchmarks.sums import Sum
 from seewhen.errors import InvalidInput
 from seewhen.reading import check_form, expecting, read_json
-from seewhen.runs import forms, stats
+from seewhen.runs import file_forms, stats
 from seewhen.runs.stats import Array, Metrics, Tally
 from seewhen.runs.store import Record, write_atomic
 
@@ -153,7 +153,7 @@ def read_counts(path: Path) -> Scored:
     if not (path / COUNTS).exists():
         raise InvalidInput(f"{path} is not finished: it has no {COUNTS}.", again)
     plain = read_json(path / COUNTS)
-    check_form(forms.Counts, plain, path / COUNTS, again)
+    check_form(file_forms.Counts, plain, path / COUNTS, again)
     with expecting(path / COUNTS, again):  # rows of different lengths
         counts = counts_from(plain["counts"])
     images, cluster = tuple(plain["images"]), plain["cluster"]

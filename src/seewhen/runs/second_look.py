@@ -10,7 +10,7 @@ from typing import Any
 from seewhen.asking.asker import Asker, Question
 from seewhen.asking.check import Checker, Standard
 from seewhen.errors import InvalidInput
-from seewhen.runs.answer import loaded_once
+from seewhen.runs.model_answerer import loaded_once
 from seewhen.runs.pictures import open_picture
 from seewhen.runs.work import Task, TaskAnswer
 from seewhen.verdicts.reader import Mention, TokenSpans, read_mentions

@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 from seewhen.atomic import replacing, sync
 from seewhen.errors import InvalidInput, SeewhenError
 from seewhen.reading import MIB, check_form, parse_json, read_bytes, read_json, read_text
-from seewhen.runs import forms
+from seewhen.runs import file_forms
 
 FORMAT = 1
 MANIFEST, SAMPLES, RESULT, TIMING, LOCK = (
@@ -75,7 +75,7 @@ class Record:
     @staticmethod
     def parse(line: str) -> Record:
         plain = parse_json(line, "the line")
-        check_form(forms.Line, plain, "the line", "")
+        check_form(file_forms.Line, plain, "the line", "")
         return Record(
             id=plain["id"],
             seed=plain["seed"],
@@ -314,7 +314,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"{path} has format {manifest.get('format')!r:.40}; this version reads format {FORMAT}.",
             "Use the version of seewhen that wrote it.",
         )
-    check_form(forms.Manifest, manifest, path / MANIFEST, "Restore the file or start a new directory.")
+    check_form(file_forms.Manifest, manifest, path / MANIFEST, "Restore the file or start a new directory.")
     return manifest
 
 
@@ -348,9 +348,9 @@ def read_run(path: Path) -> Run:
 
 def check_run(run: Run) -> Run:
     """Refuse a run whose configuration or result is not what `seewhen eval` writes."""
-    check_form(forms.Config, run.config, run.path / MANIFEST, "Runs are made by `seewhen eval`.")
+    check_form(file_forms.Config, run.config, run.path / MANIFEST, "Runs are made by `seewhen eval`.")
     if run.result is not None:
-        check_form(forms.Result, run.result, run.path / RESULT, _SCORE_AGAIN)
+        check_form(file_forms.Result, run.result, run.path / RESULT, _SCORE_AGAIN)
     return run
 
 
@@ -358,7 +358,7 @@ def _timing(path: Path) -> Iterator[Mapping[str, Any]]:
     for line in read_text(path).splitlines():
         try:
             entry = parse_json(line, str(path))
-            check_form(forms.Timing, entry, path, "")
+            check_form(file_forms.Timing, entry, path, "")
         except InvalidInput:  # a torn line of a killed process
             continue
         yield entry

@@ -13,7 +13,7 @@ from seewhen.server import sharing
 from seewhen.server.jobs import Delta, Done, Finished, Job, LogProb, Started
 from seewhen.server.metrics import Metrics
 from seewhen.server.sampling import LEAST_LOG_PROB, RowChooser
-from seewhen.server.writing import TextWriter
+from seewhen.server.token_text import TextWriter
 
 
 class AnswerRow:

@@ -18,10 +18,10 @@ from seewhen.backbones.pictures import open_image
 from seewhen.benchmarks.base import Row
 from seewhen.benchmarks.chair import Chair
 from seewhen.errors import InvalidInput
-from seewhen.runs.answer import loaded_once
 from seewhen.runs.evaluate import Ask, Machine
 from seewhen.runs.folders import photos_of
 from seewhen.runs.labels import labels_of, reader_for
+from seewhen.runs.model_answerer import loaded_once
 from seewhen.runs.progress import Progress
 from seewhen.runs.tried import Outcome, Said, Seen, Tried, outcome
 from seewhen.runs.tried_wording import summary

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seewhen.showing.viewer.naming import Verdicts
+from seewhen.showing.viewer.object_words import Verdicts
 from showing.viewer.browser import Browser
 from showing.viewer.page_data import payload_of
 from showing.viewer.test_browser import CONTRAST

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seewhen.showing.viewer.naming import named_objects
+from seewhen.showing.viewer.object_words import named_objects
 from seewhen.showing.viewer.word_risk import LEVELS, Word, differing, group, level, risk, word_risk
 
 TOKENS = st.lists(st.text(alphabet="ab .,\n'é“", max_size=4))

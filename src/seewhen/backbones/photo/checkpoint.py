@@ -65,8 +65,8 @@ def _build_alone(gguf: Path, folder: Path) -> None:
     sys.stderr.flush()
     import torch
 
+    from seewhen.backbones.loading_bar import progress_bar
     from seewhen.backbones.photo.building import build
-    from seewhen.backbones.progress import progress_bar
 
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as aside:
         made = Path(aside) / "model"

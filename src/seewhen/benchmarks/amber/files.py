@@ -10,10 +10,10 @@ from pathlib import Path, PurePosixPath
 from typing_extensions import TypedDict
 
 from seewhen.benchmarks.amber.related import Words
-from seewhen.benchmarks.answers import pick, read_records
 from seewhen.benchmarks.base import Sample
 from seewhen.benchmarks.download import RemoteFile
 from seewhen.benchmarks.files import Expected, under
+from seewhen.benchmarks.records import pick, read_records
 from seewhen.benchmarks.sources import SourcePart, hub_part, unzip
 from seewhen.errors import InvalidInput
 from seewhen.reading import check_form, read_json, read_text

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from seewhen.benchmarks.answers import read_answers
 from seewhen.benchmarks.base import Benchmark, Metric, Options, Row, Sample, Score, make_score, refuse_unknown
 from seewhen.benchmarks.chair import files as chair_files
 from seewhen.benchmarks.chair.caption_reader import CaptionReader
 from seewhen.benchmarks.chair.coco import Objects, image_key, load_objects
 from seewhen.benchmarks.chair.prompts import STYLES
+from seewhen.benchmarks.records import read_answers
 from seewhen.benchmarks.sources import SourcePart
 from seewhen.benchmarks.sums import Sum, Totals, divide, harmonic_mean, percent, pool
 from seewhen.errors import InvalidInput

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seewhen.benchmarks.answers import pick, pick_text, read_records
 from seewhen.benchmarks.base import Sample
+from seewhen.benchmarks.records import pick, pick_text, read_records
 from seewhen.errors import InvalidInput
 from seewhen.reading import read_text
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seewhen.benchmarks.answers import pick, pick_text, read_answers, read_records
 from seewhen.benchmarks.base import Sample
+from seewhen.benchmarks.records import pick, pick_text, read_answers, read_records
 from seewhen.errors import InvalidInput
 
 SETS = ("coco", "aokvqa", "gqa")

@@ -90,7 +90,7 @@ class Case:
     @cached_property
     def words(self) -> tuple[Spoken, ...]:
         """The answer word by word; CHAIR says which name an object and, with `truth`, whether it is there."""
-        from seewhen.showing.viewer.naming import named_objects
+        from seewhen.showing.viewer.object_words import named_objects
         from seewhen.showing.viewer.word_risk import group
 
         steps, texts = self._spoken_steps, self.trace.texts[self.row]

@@ -22,7 +22,7 @@ from seewhen.runs import wording
 from seewhen.runs.pictures import open_picture
 from seewhen.runs.report import Group, Line
 from seewhen.runs.store import Record, Run
-from seewhen.showing.viewer.naming import Verdicts, named_objects
+from seewhen.showing.viewer.object_words import Verdicts, named_objects
 from seewhen.showing.viewer.page import write_page
 from seewhen.showing.viewer.payload import FORMAT, Truth
 from seewhen.showing.viewer.runs import (

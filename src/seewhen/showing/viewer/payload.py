@@ -18,7 +18,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from seewhen.showing.viewer.naming import marked
+from seewhen.showing.viewer.object_words import marked
 from seewhen.showing.viewer.word_risk import group, risk, word_risk
 
 if TYPE_CHECKING:

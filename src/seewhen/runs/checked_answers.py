@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from seewhen.benchmarks.answers import pick, pick_text, read_records
+from seewhen.benchmarks.records import pick, pick_text, read_records
 from seewhen.errors import InvalidInput, SeewhenError
 from seewhen.reading import parse_json
 from seewhen.runs.folders import IMAGE_KEYS

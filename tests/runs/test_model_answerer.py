@@ -19,9 +19,9 @@ from seewhen.errors import UnsupportedMode
 from seewhen.methods import method_from_json
 from seewhen.methods.controls import with_controls
 from seewhen.methods.grammar import label
-from seewhen.runs.answer import ModelAnswerer
 from seewhen.runs.evaluate import Ask, directory_fingerprint, evaluate
 from seewhen.runs.light_model import LightModel
+from seewhen.runs.model_answerer import ModelAnswerer
 from seewhen.runs.noise import HashedNoise, OwnNoise, stream_seed
 from seewhen.runs.pictures import open_picture, scene_source
 from seewhen.runs.store import RunConflict, read_run
