@@ -33,6 +33,12 @@ def replacing(target: Path, *, durable: bool = False) -> Iterator[str]:
         sync(target.parent)
 
 
+def write(target: Path, content: str | bytes, *, durable: bool = False) -> None:
+    """A whole file: its bytes, or text as UTF-8 with the line ends that it has."""
+    with replacing(target, durable=durable) as partial:
+        Path(partial).write_bytes(content.encode() if isinstance(content, str) else content)
+
+
 def sync(path: Path) -> None:
     """Force a file's content, or a directory's names, to disk."""
     directory = path.is_dir()

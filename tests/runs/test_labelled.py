@@ -91,7 +91,7 @@ def test_a_fitted_verdict_keeps_its_share_and_is_used(
     assert verdict.written.weights["odds"] > 0 and set(verdict.asked.weights) == {"odds"}
     said = captions.said(believed, seed=0)
     true = [each for each in said if each.there]
-    kept = [verdict.confirms(each.signals, each.object) for each in true]
+    kept = [verdict.probability(each.signals, each.object) >= verdict.threshold for each in true]
     assert sum(kept) / len(kept) > 0.8
     path = tmp_path / "verdict.json"
     verdict.save(path)

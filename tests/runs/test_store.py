@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from seewhen.atomic import write
 from seewhen.errors import InvalidInput
 from seewhen.runs.store import (
     RESULT,
@@ -23,7 +24,6 @@ from seewhen.runs.store import (
     config_differences,
     read_run,
     read_samples,
-    write_atomic,
 )
 
 CONFIG = {"model": {"name": "m", "revision": "r1"}, "method": {"name": "cai", "gamma": 0.1}}
@@ -196,15 +196,15 @@ def test_failures_can_be_tried_again(tmp_path):
 
 def test_atomic_write_leaves_the_old_file_when_it_fails(tmp_path):
     path = tmp_path / "f.json"
-    write_atomic(path, "old")
+    write(path, "old", durable=True)
     with pytest.raises(UnicodeEncodeError):
-        write_atomic(path, "new \ud800")
+        write(path, "new \ud800", durable=True)
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["f.json"]
 
 
 def test_unknown_format_is_refused(tmp_path):
-    write_atomic(tmp_path / "manifest.json", json.dumps({"format": 99}))
+    write(tmp_path / "manifest.json", json.dumps({"format": 99}))
     with pytest.raises(InvalidInput, match="format 99"):
         read_run(tmp_path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from seewhen.benchmarks.chair import CaptionReader
 from seewhen.verdicts.lexicon import chair_lexicon
 from seewhen.verdicts.reader import TokenSpans, read_mentions
-from seewhen.verdicts.sentences import sentence_ends, sentence_spans
+from seewhen.verdicts.sentences import sentence_ends
 
 COCO = chair_lexicon()
 SCRAPS = [
@@ -34,6 +35,16 @@ SCRAPS = [
     "x",
     "- ",
 ]
+
+
+def sentence_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Start and end of each sentence, the unfinished last one included; between two there is only space."""
+    start = 0
+    for end in (*sentence_ends(text), len(text)):
+        start += len(text[start:end]) - len(text[start:end].lstrip())
+        if start < end:
+            yield start, end
+        start = end
 
 
 def sentences(text: str) -> list[str]:

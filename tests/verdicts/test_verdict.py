@@ -32,7 +32,11 @@ def drawn(count: int, seed: int = 0, offsets: tuple[float, ...] = (0.0, 0.0)) ->
 def test_without_a_fit_it_is_asking_alone() -> None:
     verdict = Verdict()
     assert verdict.probability(Signals(0.0, -2.0, 1.0, 5, 0), "dog") == 0.5
-    assert verdict.confirms(Signals(0.0), "dog") and not verdict.confirms(Signals(-0.01), "dog")
+    assert (
+        verdict.probability(Signals(0.0), "dog")
+        >= verdict.asked_threshold
+        > verdict.probability(Signals(-0.01), "dog")
+    )
 
 
 def test_a_fit_finds_what_was_drawn() -> None:
@@ -141,7 +145,7 @@ def test_the_whole_calibration_keeps_its_share_and_no_more_than_it_must() -> Non
         signals, words, there = drawn(500, seed)
         verdict = calibrated_verdict(signals, words, there, [i // 3 for i in range(500)], keep=0.9, seed=seed)
         new = drawn(200, 1000 + seed)
-        kept += [verdict.confirms(s, w) for s, w, t in zip(*new, strict=True) if t]
+        kept += [verdict.probability(s, w) >= verdict.threshold for s, w, t in zip(*new, strict=True) if t]
     assert np.mean(kept) == pytest.approx(0.9, abs=0.02)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from seewhen.atomic import replacing
+from seewhen.atomic import write
 from seewhen.benchmarks import load
 from seewhen.benchmarks.download import RemoteFile, fetch
 from seewhen.benchmarks.sources import SourcePart
@@ -90,8 +90,7 @@ def _note(folder: Path, benchmark: str, part: SourcePart, files: Sequence[Remote
     shown = [{"url": file.url, "checksum": file.checksum} for file in named]
     kept = [old for old in record.get(benchmark, []) if old["what"] != part.what]
     record[benchmark] = [*kept, {**entry, "files": shown}]
-    with replacing(folder / RECORD) as partial:
-        Path(partial).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write(folder / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
 def pictures(benchmark: str, folder: Path, image_list: str | None = None) -> Pictures:

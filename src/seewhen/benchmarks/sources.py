@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from seewhen.atomic import replacing
+from seewhen.atomic import write
 from seewhen.benchmarks.download import DownloadFailed, RemoteFile, hub_files
 
 COCO = "https://s3.amazonaws.com/images.cocodataset.org"
@@ -84,9 +84,3 @@ def unzip(archives: Sequence[Path], folder: Path, place: Callable[[PurePosixPath
             raise DownloadFailed(f"{archive.name} cannot be unpacked: {error}.", "Try once more.") from None
         if not kept:
             raise DownloadFailed(f"{archive.name} holds nothing of this benchmark.", "Unpack it by hand and look.")
-
-
-def write(path: Path, content: bytes) -> None:
-    """The whole content or nothing."""
-    with replacing(path) as partial:
-        Path(partial).write_bytes(content)

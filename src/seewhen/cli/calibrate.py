@@ -59,10 +59,7 @@ def confirm(
 
     seewhen calibrate confirm --model photo --data coco --image-list train.txt --keep 0.95 --out verdict.json
     """
-    from seewhen.backbones.loading import check_name
-
-    check_writable(out)
-    check_name(model.model, model.revision)
+    _check(out, model)
     images = material.images()
 
     from seewhen.asking.opening import open_model
@@ -101,10 +98,7 @@ def vti(
 
     seewhen calibrate vti --model llava-hf/llava-1.5-7b-hf --images demos --out vti.safetensors
     """
-    from seewhen.backbones.loading import check_name
-
-    check_writable(out)
-    check_name(model.model, model.revision)
+    _check(out, model)
 
     from seewhen.asking.opening import open_model
     from seewhen.methods.calibration_samples import demonstrations
@@ -135,10 +129,7 @@ def ict(
 
     seewhen calibrate ict --model llava-hf/llava-1.5-7b-hf --images pope-train --out ict.safetensors
     """
-    from seewhen.backbones.loading import check_name
-
-    check_writable(out)
-    check_name(model.model, model.revision)
+    _check(out, model)
 
     from seewhen.asking.opening import open_model
     from seewhen.methods.calibration_samples import questions
@@ -147,6 +138,14 @@ def ict(
     chosen = questions(images, samples, count)
     loaded = open_model(model.model, model.loading())
     _done("ict", calibrate(*loaded, chosen, blur=blur, group=group, seed=seed).save(out), len(chosen))
+
+
+def _check(out: Path, model: ModelFlags) -> None:
+    """What is wrong is found before torch is imported."""
+    from seewhen.backbones.loading import check_name
+
+    check_writable(out)
+    check_name(model.model, model.revision)
 
 
 def _done(name: str, path: Path, count: int) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seewhen.cli.options import ModelFlags, Settings, check_writable
+from seewhen.cli.options import ModelFlags, Settings, between_commas, check_writable
 from seewhen.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def figure(
     style.need_matplotlib()
     if sum(given is not None for given in (trace, run, scenes)) > 1:
         raise InvalidInput("--trace, --run and --scenes exclude each other.", "Give one of them.")
-    wish = catalogue.Wish(_split(words), tuple(_numbers(layers)), head)
+    wish = catalogue.Wish(between_commas(words), tuple(_numbers(layers)), head)
     if entry.of == "sweep":
         from seewhen.showing.figures.ablations import read_sweep
 
@@ -220,16 +220,12 @@ def _traced(path: Path, image: Path | None, objects: str | None, row: int) -> Ca
     from seewhen.backbones.pictures import open_image
 
     picture = None if image is None else open_image(image)
-    named = None if objects is None else _split(objects)
+    named = None if objects is None else between_commas(objects)
     return case_of(trace, picture, objects=named, row=row, name="" if image is None else image.name)
-
-
-def _split(text: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip()) if text else ()
 
 
 def _numbers(text: str | None) -> list[int]:
     try:
-        return [int(part) for part in _split(text)]
+        return [int(part) for part in between_commas(text)]
     except ValueError:
         raise InvalidInput(f"{text!r} is not a list of layers.", "Write them as in 0,4,11.") from None

@@ -39,36 +39,20 @@ def show_traceback(wanted: bool) -> None:
         cli._debug = True
 
 
-MethodName = Annotated[
-    str,
-    typer.Option(
-        "--method", "-M", help="NAME[:PRESET][:name=value,...][:attention or :contrast][+...]; `seewhen methods`."
-    ),
-]
-MethodOrDefault = Annotated[
-    str | None,
-    typer.Option(
-        "--method",
-        "-M",
-        help="NAME[:PRESET][:name=value,...][:attention or :contrast][+...]; `seewhen methods`. Default: cai, "
-        "with --server confirm.",
-        show_default=False,
-    ),
-]
-MethodNames = Annotated[
-    str,
-    typer.Option("--method", "-M", help="One method (cai:paper, cai:contrast=3, cai+vcd), more by comma, or all."),
-]
-MethodsOrDefault = Annotated[
-    str | None,
-    typer.Option(
-        "--method",
-        "-M",
-        help="One method (cai:paper, cai:contrast=3, cai+vcd), more by comma, or all. Default: cai, with --server "
-        "confirm.",
-        show_default=False,
-    ),
-]
+_ONE = "NAME[:PRESET][:name=value,...][:attention or :contrast][+...]; `seewhen methods`."
+_SOME = "One method (cai:paper, cai:contrast=3, cai+vcd), more by comma, or all."
+
+
+def _method(told: str, default: str = "") -> Any:
+    """The option in words; `default` where it depends on other flags."""
+    return typer.Option("--method", "-M", help=f"{told} {default}".strip(), show_default=not default)
+
+
+_SERVED = "Default: cai, with --server confirm."
+MethodName = Annotated[str, _method(_ONE)]
+MethodOrDefault = Annotated[str | None, _method(_ONE, _SERVED)]
+MethodNames = Annotated[str, _method(_SOME)]
+MethodsOrDefault = Annotated[str | None, _method(_SOME, _SERVED)]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="name=value, for every named method with that parameter; may be repeated."),
@@ -240,6 +224,11 @@ def given(flags: object, group: type) -> list[str]:
     named = {field.name for field in dataclasses.fields(group)} - {"debug"}
     mine = (field for field in dataclasses.fields(flags) if field.name in named)  # type: ignore[arg-type]
     return [field.name for field in mine if getattr(flags, field.name) != field.default]
+
+
+def between_commas(text: str | None) -> tuple[str, ...]:
+    """The words of `dog, person`."""
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
 def refuse(names: list[str], why: str, way_out: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from seewhen.atomic import replacing
+from seewhen.atomic import replacing, write
 from seewhen.cli.groups import Commands
 from seewhen.cli.options import check_folder
 
@@ -69,18 +69,13 @@ def _questions(out: Path, chosen: list[Scene]) -> None:
 
     for kind in KINDS:
         lines = "".join(json.dumps(record) + "\n" for record in pope(chosen, kind))
-        _write_text(out / f"pope_{kind}.jsonl", lines)
+        write(out / f"pope_{kind}.jsonl", lines)
     for subtask in SUBTASKS:
         records = mme(chosen, subtask)
         rows = "".join(f"{r['image']}\t{r['question']}\t{r['answer']}\n" for r in records)
-        _write_text(out / f"mme_{subtask}.txt", rows)
+        write(out / f"mme_{subtask}.txt", rows)
     _write_json(out / "chair.json", chair(chosen))
 
 
 def _write_json(path: Path, content: Any) -> None:
-    _write_text(path, json.dumps(content, indent=1) + "\n")
-
-
-def _write_text(path: Path, text: str) -> None:
-    with replacing(path) as temporary:
-        Path(temporary).write_bytes(text.encode())
+    write(path, json.dumps(content, indent=1) + "\n")

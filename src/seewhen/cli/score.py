@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seewhen.atomic import replacing
+from seewhen.atomic import write
 from seewhen.benchmarks import BENCHMARKS, benchmark_class
 from seewhen.cli.options import check_writable
 from seewhen.errors import InvalidInput
@@ -105,8 +105,7 @@ def _show(score: Score, rows: Path | None, as_json: bool) -> None:
 
 def _write_rows(score: Score, path: Path) -> None:
     lines = (json.dumps(row, ensure_ascii=False) for row in score.to_json()["rows"])
-    with replacing(path) as partial:
-        Path(partial).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write(path, "\n".join(lines) + "\n")
 
 
 def _print_table(score: Score) -> None:

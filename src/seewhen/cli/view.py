@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from seewhen.cli.options import ModelFlags, check_writable
+from seewhen.cli.options import ModelFlags, between_commas, check_writable
 from seewhen.errors import InvalidInput
 
 
@@ -127,7 +127,7 @@ def _traces(paths: Sequence[Path], image: Sequence[Path], objects: str | None) -
 
     files = [file for path in paths for file in traces_in(path)]
     traces = [Trace.load(file) for file in files]
-    truth = None if objects is None else Truth(tuple(part.strip() for part in objects.split(",") if part.strip()))
+    truth = None if objects is None else Truth(between_commas(objects))
     wanted = count_pictures(traces[0])
     if image and len(image) != wanted:
         raise InvalidInput(

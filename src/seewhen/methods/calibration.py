@@ -26,7 +26,7 @@ from PIL import Image
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from seewhen.atomic import replacing
+from seewhen.atomic import write
 from seewhen.decoding.method import Method
 from seewhen.errors import InvalidInput, InvalidMethod, UnsupportedModel
 from seewhen.reading import check_form, parse_json, stored_tensors
@@ -65,8 +65,7 @@ class Directions:
         target = Path(path)
         described = json.dumps({"method": self.method, "provenance": self.provenance}, sort_keys=True)
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
-        with replacing(target) as temporary:
-            Path(temporary).write_bytes(safetensors.save(tensors, metadata={_KEY: described}))
+        write(target, safetensors.save(tensors, metadata={_KEY: described}))
         return target
 
     @classmethod

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from seewhen.atomic import write
 from seewhen.benchmarks.base import Benchmark
 from seewhen.benchmarks.chair.caption_reader import sentences
 from seewhen.errors import InvalidInput
@@ -18,7 +19,7 @@ from seewhen.reading import check_form, expecting, read_json
 from seewhen.runs import file_forms, stats
 from seewhen.runs.scoring import Scored, check_counts, comparable, counts_from, plain_counts, score_records
 from seewhen.runs.stats import Metrics, Tally
-from seewhen.runs.store import Record, write_atomic
+from seewhen.runs.store import Record
 
 FILE = "cuts.json"
 MOST = 10  # sentences after which captions are cut
@@ -66,7 +67,7 @@ def write_cuts(path: Path, benchmark: Benchmark, records: Sequence[Record], seed
         images = next(iter(tallies.values())).images
         cuts = {str(count): plain_counts(tally) for count, tally in tallies.items()}
         plain = {"format": 1, "images": images, "cuts": cuts}
-        write_atomic(path / FILE, json.dumps(plain, ensure_ascii=False, separators=(",", ":")) + "\n")
+        write(path / FILE, json.dumps(plain, ensure_ascii=False, separators=(",", ":")) + "\n", durable=True)
 
 
 def read_cuts(path: Path) -> dict[int, Tally]:

@@ -380,10 +380,10 @@ def answering(ask: Ask, method: Method, machine: Machine, tokens: int, **here: A
         from seewhen.served.remote import check_served
 
         check_served(method)
-        maker = Maker("seewhen.runs.served:build", {**options, **ask.served()})
+        maker = Maker("seewhen.runs.served:ServedAnswerer", {**options, **ask.served()})
         return Threads(maker, ask.sampled, ask.at_once), 1
     options |= {"model": ask.model, "loading": ask.loading(), **here}
-    return machine.pool(Maker("seewhen.runs.model_answerer:build", options), ask.sampled), ask.batch
+    return machine.pool(Maker("seewhen.runs.model_answerer:ModelAnswerer", options), ask.sampled), ask.batch
 
 
 def check_mode(ask: Ask, method: Method) -> None:

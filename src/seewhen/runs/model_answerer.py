@@ -132,8 +132,3 @@ def _told(batch: Batch, row: int) -> Mapping[str, Any]:
 def loaded_once(model: str, device: str | None, loading: tuple[tuple[str, Any], ...]) -> Loaded:
     """The model of `seewhen.load`, which the next one who asks gets too."""
     return load(model, device=device, **dict(loading))
-
-
-def build(device: str | None = None, **options: Any) -> ModelAnswerer:
-    """For `Maker`: an answerer from plain options, in any process."""
-    return ModelAnswerer(device=device, **options)

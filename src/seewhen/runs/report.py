@@ -73,12 +73,10 @@ class Line:
     @property
     def speed(self) -> dict[str, float] | None:
         """Samples per second and milliseconds per token, as measured while it ran in batches."""
-        seconds = sum(entry["seconds"] for entry in self.run.timing)
-        tokens = sum(entry["tokens"] for entry in self.run.timing)
-        samples = sum(entry["samples"] for entry in self.run.timing)
-        if seconds <= 0 or not tokens:
+        ms = self.run.ms_per_token
+        if ms is None:
             return None
-        return {"samples_per_second": samples / seconds, "ms_per_token": 1000 * seconds / tokens}
+        return {"samples_per_second": self.run.took("samples") / self.run.took("seconds"), "ms_per_token": ms}
 
 
 @dataclass(frozen=True)

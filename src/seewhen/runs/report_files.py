@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from seewhen.atomic import write
 from seewhen.runs import wording
 from seewhen.runs.grid import markdown_text, one_line, to_latex, to_markdown
 from seewhen.runs.report import Group
 from seewhen.runs.report_page import report_page
-from seewhen.runs.store import to_json, write_atomic
+from seewhen.runs.store import to_json
 from seewhen.runs.tables import group_grids, overview_grids, paper_grids, to_plain
 from seewhen.runs.versions import package_versions
 
@@ -24,7 +25,7 @@ def write_report(groups: Sequence[Group], out: Path) -> list[Path]:
         "index.html": report_page(groups, dict(package_versions())),
     }
     for name, text in files.items():
-        write_atomic(out / name, text)
+        write(out / name, text, durable=True)
     return [out / name for name in files]
 
 

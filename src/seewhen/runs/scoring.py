@@ -14,13 +14,14 @@ from typing import Any, cast
 
 import numpy as np
 
+from seewhen.atomic import write
 from seewhen.benchmarks.base import Benchmark, Row
 from seewhen.benchmarks.sums import Sum
 from seewhen.errors import InvalidInput
 from seewhen.reading import check_form, expecting, read_json
 from seewhen.runs import file_forms, stats
 from seewhen.runs.stats import Array, Metrics, Tally
-from seewhen.runs.store import Record, write_atomic
+from seewhen.runs.store import Record
 
 COUNTS = "counts.json"
 CountKey = tuple[str, str]  # group, name of the count
@@ -126,7 +127,7 @@ def write_counts(path: Path, scored: Scored) -> None:
         "right": {sample: list(outcomes) for sample, outcomes in scored.right.items()},
         "cluster": dict(scored.cluster),
     }
-    write_atomic(path / COUNTS, json.dumps(plain, ensure_ascii=False, separators=(",", ":")) + "\n")
+    write(path / COUNTS, json.dumps(plain, ensure_ascii=False, separators=(",", ":")) + "\n", durable=True)
 
 
 def plain_counts(tally: Tally) -> dict[str, dict[str, list[list[int]]]]:

@@ -67,11 +67,6 @@ class ServedAnswerer:
         return TaskAnswer(found.text, found.tokens, facts=facts | asked(told), told=kept(told))
 
 
-def build(**options: Any) -> ServedAnswerer:
-    """For `Maker`."""
-    return ServedAnswerer(**options)
-
-
 class ServedSecondLook:
     """Each task is an object (its prompt) of a picture, put to a served model as a question."""
 
@@ -107,11 +102,6 @@ class ServedSecondLook:
             value = None if odds is None else odds.value
             answers.append(verdict_on(name, value, self._standard, {"low": low, "high": high}))
         return answers
-
-
-def build_second_look(**options: Any) -> ServedSecondLook:
-    """For `Maker`."""
-    return ServedSecondLook(**options)
 
 
 def total(records: Sequence[Record]) -> dict[str, int]:

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from seewhen.atomic import replacing, sync
+from seewhen.atomic import sync, write
 from seewhen.errors import InvalidInput, SeewhenError
 from seewhen.reading import MIB, check_form, parse_json, read_bytes, read_json, read_text
 from seewhen.runs import file_forms
@@ -86,12 +86,6 @@ class Record:
             facts=plain.get("facts", {}),
             told=plain.get("told", {}),
         )
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Replaces a file in one step, on disk when it returns: readers see the old content or the new, no part."""
-    with replacing(path, durable=True) as partial:
-        Path(partial).write_text(text, encoding="utf-8")
 
 
 def to_json(value: Any) -> str:
@@ -240,7 +234,7 @@ class RunStore:
         ordered = sorted(self._records.values(), key=lambda record: rank.get(record.key, len(rank)))
         if ordered != list(self._records.values()):
             self._rewrite(ordered)
-        write_atomic(self.path / RESULT, to_json(result))
+        write(self.path / RESULT, to_json(result), durable=True)
 
     def _check_there(self) -> None:
         """Writing to a file that was deleted or replaced succeeds, and what was written is lost."""
@@ -258,7 +252,7 @@ class RunStore:
     def _rewrite(self, records: Sequence[Record]) -> None:
         self._samples.close()  # Windows replaces no file that is open
         try:
-            write_atomic(self.path / SAMPLES, "".join(record.line() for record in records))
+            write(self.path / SAMPLES, "".join(record.line() for record in records), durable=True)
         finally:
             self._samples = open(self.path / SAMPLES, "ab")  # noqa: SIM115
         self._records = {record.key: record for record in records}
@@ -285,9 +279,10 @@ def _check_manifest(path: Path, config: Mapping[str, Any], environment: Mapping[
                 f"{path} has samples but no manifest, so nobody knows how they were made.",
                 "Name another directory.",
             )
-        write_atomic(
+        write(
             manifest,
             to_json({"format": FORMAT, "config": dict(config), "environment": dict(environment)}),
+            durable=True,
         )
         return
     found = read_manifest(path)
@@ -332,6 +327,15 @@ class Run:
     @property
     def failures(self) -> tuple[Record, ...]:
         return tuple(record for record in self.records if record.error)
+
+    def took(self, what: str) -> float:
+        """The sum of what was noted of its batches: seconds, tokens or samples."""
+        return sum(entry[what] for entry in self.timing)
+
+    @property
+    def ms_per_token(self) -> float | None:
+        seconds, tokens = self.took("seconds"), self.took("tokens")
+        return 1000 * seconds / tokens if seconds > 0 and tokens else None
 
 
 def read_run(path: Path) -> Run:

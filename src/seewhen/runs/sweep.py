@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from seewhen.atomic import write
 from seewhen.benchmarks import SCENES
 from seewhen.benchmarks.base import Metric
 from seewhen.errors import InvalidInput
@@ -26,7 +27,7 @@ from seewhen.runs.plots import line_plot
 from seewhen.runs.published import document
 from seewhen.runs.report import primary_metric
 from seewhen.runs.report_page import TEMPLATES, style
-from seewhen.runs.store import to_json, write_atomic
+from seewhen.runs.store import to_json
 
 if TYPE_CHECKING:
     from seewhen.decoding.method import Method
@@ -226,7 +227,7 @@ def write_sweep(found: Sweep, out: Path) -> list[Path]:
         published=document()["ablations"],
     )
     for name, text in files.items():
-        write_atomic(out / name, text)
+        write(out / name, text, durable=True)
     return [out / name for name in files]
 
 

@@ -21,7 +21,7 @@ from seewhen.runs.report import Comparison
 from seewhen.runs.scoring import comparable, metrics_of, score_records
 from seewhen.runs.served import total
 from seewhen.runs.stats import Array, Difference, Interval, Key, Tally
-from seewhen.runs.store import Record, Run
+from seewhen.runs.store import Record
 from seewhen.runs.trying import REGULAR, Tries
 from seewhen.verdicts.lexicon import Lexicon, lexicon_named
 from seewhen.verdicts.reader import Mention, read_mentions
@@ -155,7 +155,7 @@ def outcome(
     tallies = {name: _tally(pictures, name) for name in tries.runs}
     denied = _denied(tallies) if tries.asking is not None else {}
     scores, against = _judged(tries, labels, reader) if labels else ({}, {})
-    base = _ms_per_token(tries.runs[REGULAR])
+    base = tries.runs[REGULAR].ms_per_token
     methods = []
     for name, tally in tallies.items():
         enough = len(tally.images) >= FEWEST
@@ -268,15 +268,10 @@ def _judged(
     return scores, _corrected(tested, [Chair.metric(name) for name in JUDGED])
 
 
-def _ms_per_token(run: Run) -> float | None:
-    seconds, tokens = (sum(entry[name] for entry in run.timing) for name in ("seconds", "tokens"))
-    return 1000 * seconds / tokens if tokens and seconds else None
-
-
 def _cost(tries: Tries, name: str, base: float | None) -> TriedCost:
     records = list(tries.answers[name].values())
     asked, back = (int(sum(each.facts.get(fact, 0) for each in records)) for fact in ("asked", "taken_back"))
     if tries.trial.ask.server is not None:
         return TriedCost(None, None, asked, back, total(records))
-    ms = _ms_per_token(tries.runs[name])
+    ms = tries.runs[name].ms_per_token
     return TriedCost(ms, ms / base if ms and base else None, asked, back)

@@ -205,7 +205,7 @@ class _Runner:
         """Who puts the questions."""
         ask = self.trial.ask
         if ask.server is not None:
-            maker = Maker("seewhen.runs.served:build_second_look", {"judging": judging, **ask.served()})
+            maker = Maker("seewhen.runs.served:ServedSecondLook", {"judging": judging, **ask.served()})
             return Threads(maker, ask.sampled, ask.at_once)
         said = {name: (record.answer, record.tokens) for name, record in regular.items()}
         options: dict[str, Any] = {"judging": judging, "answers": said, "prompt": self.trial.prompt}

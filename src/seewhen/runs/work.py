@@ -55,7 +55,8 @@ class Answerer(Protocol):
 
 @dataclass(frozen=True)
 class Maker:
-    """How any process, also on another machine, makes an answerer: "module:function" and plain options."""
+    """How any process, also on another machine, makes an answerer: a class or function, "module:name", and plain
+    options."""
 
     function: str
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from typing import Any
 
 from seewhen.asking.doctor import machine_facts
 from seewhen.atomic import replacing
+from seewhen.atomic import write as whole
 from seewhen.decoding.fast import check
 from seewhen.decoding.method import Method
 from seewhen.errors import InvalidInput
@@ -190,8 +191,7 @@ def write(prefix: Path, result: Mapping[str, Any], found: list[Cost]) -> None:
     """PREFIX.json, PREFIX.md and PREFIX.png."""
     prefix.parent.mkdir(parents=True, exist_ok=True)
     for suffix, text in ((".json", json.dumps(result, indent=1) + "\n"), (".md", as_markdown(found))):
-        with replacing(prefix.with_name(prefix.name + suffix)) as partial:
-            Path(partial).write_text(text, encoding="utf-8")
+        whole(prefix.with_name(prefix.name + suffix), text)
     from seewhen.speed.figure import speed
 
     with replacing(prefix.with_name(prefix.name + ".png")) as partial:

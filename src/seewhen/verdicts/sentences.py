@@ -8,7 +8,6 @@ and a single line break, wait for what comes next.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 # Never at the end of a sentence: a name or a number follows.
 _TITLES = re.compile(r"mrs?|ms|dr|prof|st|mt|vs|approx|gen|col|sgt|capt|rev|[a-hj-z]")
@@ -68,13 +67,3 @@ def _line_ends(text: str, match: re.Match[str]) -> bool:
     if match[0].count("\n") > 1:
         return True
     return match.end() < len(text) and not text[match.end()].islower()
-
-
-def sentence_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of each sentence, the unfinished last one included; between two there is only space."""
-    start = 0
-    for end in (*sentence_ends(text), len(text)):
-        start += len(text[start:end]) - len(text[start:end].lstrip())
-        if start < end:
-            yield start, end
-        start = end

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seewhen.atomic import replacing
+from seewhen.atomic import write
 from seewhen.errors import InvalidInput
 
 Array = NDArray[np.float64]
@@ -85,10 +85,6 @@ class Verdict:
         """Probability that `word` is there."""
         return sigmoid(self.log_odds(signals, word))
 
-    def confirms(self, signals: Signals, word: str) -> bool:
-        threshold = self.asked_threshold if self._values(signals) is None else self.threshold
-        return self.probability(signals, word) >= threshold
-
     @property
     def wants_drafts(self) -> bool:
         """Whether it was fitted with drafts and cannot do without."""
@@ -106,8 +102,7 @@ class Verdict:
             "asked": _as_json(self.asked),
             "about": dict(self.about),
         }
-        with replacing(path) as name:
-            Path(name).write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        write(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
     @staticmethod
     def load(path: Path) -> Verdict:

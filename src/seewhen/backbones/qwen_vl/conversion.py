@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.core_model_loading import Chunk, WeightConverter, WeightRenaming
 
-from seewhen.atomic import replacing
+from seewhen.atomic import write
 from seewhen.backbones.qwen_vl.configuration import QwenVLConfig, published_config
 
 _LAYER_NAMES = {
@@ -72,5 +72,4 @@ def save_original(model: PreTrainedModel, directory: str | Path, max_shard_size:
     directory = Path(directory)
     # transformers reverses the registered transforms, so the weights come out under the published names.
     model.save_pretrained(directory, max_shard_size=max_shard_size, save_original_format=True)
-    with replacing(directory / "config.json") as partial:
-        Path(partial).write_text(json.dumps(published_config(model.config), indent=2) + "\n", encoding="utf-8")
+    write(directory / "config.json", json.dumps(published_config(model.config), indent=2) + "\n")

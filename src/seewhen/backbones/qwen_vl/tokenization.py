@@ -20,7 +20,7 @@ from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from seewhen.atomic import replacing
+from seewhen.atomic import write
 from seewhen.errors import InvalidInput
 
 VOCABULARY_FILE = "qwen.tiktoken"
@@ -140,6 +140,5 @@ class QWenTokenizer(PreTrainedTokenizerFast):
         )
         name = f"{filename_prefix}-{VOCABULARY_FILE}" if filename_prefix else VOCABULARY_FILE
         path = Path(save_directory) / name
-        with replacing(path) as partial:
-            Path(partial).write_text("".join(lines), encoding="ascii")
+        write(path, "".join(lines))
         return (str(path),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,30 +13,10 @@ from seewhen.verdicts.inflections import Inflections, tokenize
 
 # After one of these a word that could be both is a verb: "to watch", "they drink", "can light".
 _BEFORE_VERB = frozenset(
-    [
-        "to",
-        "i",
-        "you",
-        "he",
-        "she",
-        "it",
-        "we",
-        "they",
-        "who",
-        "which",
-        "that",
-        "can",
-        "could",
-        "may",
-        "might",
-        "must",
-        "shall",
-        "should",
-        "will",
-        "would",
-        "not",
-        "n't",
-    ]
+    re.findall(
+        r"\S+",
+        "to i you he she it we they who which that can could may might must shall should will would not n't",
+    )
 )
 # Words of AMBER's list that are hardly ever nouns in a description ("can be seen", "hot dog").
 _RARELY_NOUN = frozenset(("can", "hot", "leave"))

@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from seewhen.atomic import write
 from seewhen.benchmarks.base import content_checksum
 from seewhen.benchmarks.download import DownloadFailed, RemoteFile
 from seewhen.benchmarks.files import Expected, State, under
@@ -25,7 +26,6 @@ from seewhen.benchmarks.sources import (
     coco_pictures,
     hub_part,
     plain_name,
-    write,
 )
 from seewhen.benchmarks.yesno import describe_questions
 from seewhen.errors import MissingDependency
@@ -129,7 +129,7 @@ def _from_parquet(archives: Sequence[Path], folder: Path) -> None:
             ) from None
     for kind, lines in asked.items():
         lines.sort(key=lambda line: line["question_id"])
-        write(folder / f"coco_pope_{kind}.json", "".join(json.dumps(line) + "\n" for line in lines).encode())
+        write(folder / f"coco_pope_{kind}.json", "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def _aokvqa_pictures(folder: Path) -> list[RemoteFile]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seewhen.atomic import replacing
+from seewhen.atomic import replacing, write
 from seewhen.errors import InvalidInput, MissingDependency
 
 if TYPE_CHECKING:
@@ -118,9 +118,7 @@ def save(drawing: Drawing, out: str | Path, data: str | Path | None = None, *, d
         # A letter the font lacks is drawn as a box; that is no reason to fail.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         drawing.figure.savefig(temporary, format=kind, dpi=dpi, metadata=blank[kind])
-    with replacing(numbers) as temporary:
-        text = json.dumps(drawing.data, ensure_ascii=False, indent=1, allow_nan=False)
-        Path(temporary).write_text(text + "\n", encoding="utf-8")
+    write(numbers, json.dumps(drawing.data, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
     return [out, numbers]
 
 

@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
-from seewhen.atomic import replacing
+from seewhen.atomic import write
 from seewhen.backbones.pictures import Source, picture_file
 from seewhen.errors import InvalidInput
 
@@ -75,8 +75,7 @@ def write_page(path: Path, payload: dict[str, Any]) -> Path:
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
     try:
-        with replacing(path) as temporary:
-            Path(temporary).write_text(text, encoding="utf-8")
+        write(path, text)
     except OSError as error:
         raise InvalidInput(
             f"{path} cannot be written: {error.strerror}.", "Give a file in a folder you can write to."
