@@ -25,7 +25,7 @@ def name(method: dict) -> str:
     if described["method"] != "ict":
         return method["label"]
     strength = described["parameters"]["image_strength"]
-    return "ict" if strength == 8 else f"ict (strengths {strength:g})"
+    return "ict" if strength == 8 else f"ict:image_strength={strength:g},object_strength={strength:g}"
 
 
 def table(groups: list[dict], columns: list[tuple[str, dict, str]]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from photographs.settings import ABLATIONS, TRIED, Setting
-from photographs.wanted import make
+from photographs.wanted import TILT, make
 from seewhen.runs.grid import pipe_table
 from seewhen.runs.wording import title as as_written
 
@@ -34,15 +34,13 @@ def groups(report: Report) -> dict[Key, dict[str, Any]]:
     return found
 
 
+# What the study calls CAI has a contrast of 3.
+_STUDY = {name: name.replace("cai", "cai:contrast=3").replace("-", ":") for name in ("cai", TILT, "cai-contrast")}
+
+
 def title(name: str) -> str:
-    """A method as the tables show it. The study's CAI has a contrast of 3; where directions lay says nothing."""
-    name = re.sub(r":directions=[^:,+]*", "", name).replace("cai:contrast=3", "cai").replace("cai-", "cai:")
-    for part in ("attention", "contrast"):
-        if name.endswith(f":{part}"):
-            return f"{title(name.removesuffix(f':{part}'))}, {part} only"
-    first, _, rest = name.partition(":")
-    spelled = {"min-p": "Regular + min-p", "saliency": "LVLMs-Saliency"}.get(first, as_written(first))
-    return spelled + (f" ({rest})" if rest else "")
+    """A method as the tables show it, which any command takes; where directions lay says nothing."""
+    return as_written(re.sub(r":directions=[^:,+]*", "", name))
 
 
 def label(row: Row) -> str:
@@ -201,7 +199,7 @@ def tuned_table(report: Report, chosen: Mapping[str, Setting]) -> str:
         cells = [value(told, metric) for metric in ("chair_s", "chair_i", "recall")]
         cells += [value(asked, "accuracy"), value(sampled, "chair_i"), beyond_the_cut(sampled, "chair_i")]
         said = "" if name in ("regular", "min-p") else in_words(without_contrast(setting))
-        rows.append([title(name), said, *cells])
+        rows.append([title(name.removesuffix("-attention")), said, *cells])
     return pipe_table(head, rows, 2)
 
 
@@ -211,7 +209,7 @@ def without_contrast(setting: Setting) -> Setting:
 
 
 FACTORS = {
-    "base": "CAI, attention only", "l_s": "when: first layer", "gamma": "when: threshold", "relevance": "where",
+    "base": "CAI", "l_s": "when: first layer", "gamma": "when: threshold", "relevance": "where",
     "tilt": "how: form", "strength": "how: strength", "lambda": "contrast", "cut": "contrast, cut",
 }  # fmt: skip
 
@@ -244,5 +242,5 @@ def cost_table(cpu: Mapping[str, Any], gpu: Mapping[str, Any]) -> str:
     """Ratios to regular decoding, the cheapest first."""
     ratios = [{name: entry["ratio"] for name, entry in machine["methods"].items()} for machine in (cpu, gpu)]
     names = sorted(ratios[1], key=lambda name: ratios[0].get(name, 0.0))
-    rows = [[title(name), *(f"{r[name]:.2f}" if name in r else NOTHING for r in ratios)] for name in names]
+    rows = [[title(_STUDY.get(name, name)), *(f"{r[name]:.2f}" if name in r else NOTHING for r in ratios)] for name in names]
     return pipe_table(("method", "one thread of a CPU", "H200"), rows)

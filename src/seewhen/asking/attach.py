@@ -49,10 +49,10 @@ def attach(
 
     While the context is open the model object is changed: `generate` is wrapped, hooks stand on its modules,
     and its attention implementation is ours. Where steps are captured (`fast`, by default on a GPU) `forward`
-    of its linear layers, norms and feed-forward parts is replaced too, and the rotary function in the model's
-    file of transformers, which other models of that file then use as well. Threads may share one attached
-    model; do not leave the context before their calls have ended, and do not enter it while the model is
-    generating.
+    of its decoder, linear layers, norms, feed-forward and recurrent parts is replaced too, as are
+    `get_image_features` and the rotary function in the model's file of transformers, which other models of
+    that file then use as well. Threads may share one attached model; do not leave the context before their
+    calls have ended, and do not enter it while the model is generating.
 
     Call `model.generate(...)` inside just as you do without: greedy, sampling, beams, left-padded batches, several
     images, streamers, static caches. A prompt without an image is passed through with a warning.

@@ -214,7 +214,7 @@ def verdict_in_words(found: Ceiling) -> str:
         return "Its captions are better than its answers: asking would take back too much."
     if gain.high - gain.low < _NARROW:
         return "It says what it believes: without outside help a method has nothing to take back."
-    return "Whether it knows better than it says cannot be told from so few images."
+    return "So few images do not show whether it knows better than it says."
 
 
 def _rest(found: Ceiling) -> Iterator[str]:

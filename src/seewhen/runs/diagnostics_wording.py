@@ -102,7 +102,7 @@ def _verdict(one: Prediction) -> str:
         return "helps the rungs, of which it is none" if one.outside else "likely to help"
     if one.low > 0:
         return "harms the rungs, of which it is none" if one.outside else "likely to harm"
-    return "cannot be told"
+    return "no clear effect"
 
 
 def _in_short(found: Sequence[Prediction], own: Rung | None) -> Iterator[str]:

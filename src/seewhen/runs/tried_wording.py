@@ -1,4 +1,4 @@
-"""The outcome of `seewhen try` in words, with what cannot be told from chance called so."""
+"""The outcome of `seewhen try` in words, with what may be chance called so."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from seewhen.runs.stats import Interval
 from seewhen.runs.tried import FEWEST, Outcome, Tried
 from seewhen.runs.trying import REGULAR
 
-CHANCE = "cannot be told from chance"
+CHANCE = "may be chance"
 
 
 def summary(found: Outcome) -> list[str]:
@@ -150,7 +150,7 @@ def _caution(found: Outcome) -> Iterator[str]:
     if served:
         yield "The model is served elsewhere: how much it doubted a word, and what it looked at, is not known."
     if len(found.pictures) < FEWEST:
-        yield f"With fewer than {FEWEST} pictures no interval is given: nothing here can be told from chance."
+        yield f"With fewer than {FEWEST} pictures no interval is given: any difference may be chance."
     if found.unjudged:
         some = ", ".join(found.unjudged[:5]) + (", ..." if len(found.unjudged) > 5 else "")
         yield f"{counted(len(found.unjudged), 'label')} outside the words that are judged: {some}."
