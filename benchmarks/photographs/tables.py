@@ -242,5 +242,8 @@ def cost_table(cpu: Mapping[str, Any], gpu: Mapping[str, Any]) -> str:
     """Ratios to regular decoding, the cheapest first."""
     ratios = [{name: entry["ratio"] for name, entry in machine["methods"].items()} for machine in (cpu, gpu)]
     names = sorted(ratios[1], key=lambda name: ratios[0].get(name, 0.0))
-    rows = [[title(_STUDY.get(name, name)), *(f"{r[name]:.2f}" if name in r else NOTHING for r in ratios)] for name in names]
+    rows = [
+        [title(_STUDY.get(name, name)), *(f"{r[name]:.2f}" if name in r else NOTHING for r in ratios)]
+        for name in names
+    ]
     return pipe_table(("method", "one thread of a CPU", "H200"), rows)
