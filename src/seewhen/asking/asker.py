@@ -22,6 +22,7 @@ from seewhen.asking.memory import Halving
 from seewhen.asking.prefix import KeptPrefix, PrefixHook, can_share, kept_length, lay_out
 from seewhen.asking.replay import replay
 from seewhen.backbones.backbone import Backbone
+from seewhen.backbones.loading import tokenizer_of
 from seewhen.backbones.prompts import Picture, chat_prompt, model_inputs
 from seewhen.decoding.altered_images import AlteredImage
 from seewhen.decoding.fast import Fast
@@ -68,7 +69,7 @@ class Asker:
 
     def __init__(self, loaded: tuple[Any, Any]) -> None:
         self.model, self.processor = loaded
-        self.tokenizer = getattr(self.processor, "tokenizer", self.processor)
+        self.tokenizer = tokenizer_of(self.processor)
         self.backbone = Backbone.of(self.model)
         self.special = frozenset(self.tokenizer.all_special_ids)
         self.ends = _ids(self.model.generation_config.eos_token_id)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from seewhen.asking.default_model import name_of
 from seewhen.backbones.backbone import Backbone
-from seewhen.backbones.loading import load_processor
+from seewhen.backbones.loading import load_processor, tokenizer_of
 from seewhen.backbones.pictures import picture_file
 from seewhen.backbones.pixels import Views
 from seewhen.decoding.trace import Trace
@@ -30,7 +30,7 @@ def recalled(trace: Trace, backbone: Backbone, inputs: dict[str, Any], processor
     found = processor if processor is not None else _own_processor(backbone.model)
     if found is None:
         return trace
-    tokenizer = getattr(found, "tokenizer", found)
+    tokenizer = tokenizer_of(found)
     raw = _prompts(tokenizer, backbone, inputs.get("input_ids"))
     prompts = [_bare(prompt, found, tokenizer) for prompt in raw]
     meta = {"model": name_of(backbone.model), "prompts": prompts, **trace.meta}

@@ -114,13 +114,18 @@ def load(
     return Loaded(model, processor)
 
 
+def tokenizer_of(processor: Any) -> Any:
+    """A processor's tokenizer; where a tokenizer is given in its place, that."""
+    return getattr(processor, "tokenizer", processor)
+
+
 def load_processor(name_or_path: str | Path, **where: Any) -> Any:
     """The processor alone, set up for generation (padding on the left)."""
     _prepare(name_or_path)
     path = resolve(name_or_path)
     with _loading(str(name_or_path)):
         processor = _processor(path, safely(path, where))
-    tokenizer = getattr(processor, "tokenizer", processor)
+    tokenizer = tokenizer_of(processor)
     # Generation needs padding on the left; the processors of some families default to the right.
     tokenizer.padding_side = "left"
     if tokenizer.pad_token is None:

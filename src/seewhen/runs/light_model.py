@@ -28,13 +28,13 @@ class LightModel:
         from transformers import AutoModelForImageTextToText
 
         from seewhen.backbones.backbone import Backbone
-        from seewhen.backbones.loading import load_config, load_processor
+        from seewhen.backbones.loading import load_config, load_processor, tokenizer_of
 
         config = load_config(ask.model, revision=ask.revision)
         with torch.device("meta"):
             backbone = Backbone.of(AutoModelForImageTextToText.from_config(config, trust_remote_code=False))
         processor = load_processor(ask.model, revision=ask.revision)
-        return cls(ask, backbone, getattr(processor, "tokenizer", processor))
+        return cls(ask, backbone, tokenizer_of(processor))
 
     def check(self, method: Method) -> None:
         """Raises where the method cannot run like this, before a directory is made for it."""

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from seewhen.backbones.loading import tokenizer_of
 from seewhen.server.failures import ApiError
 from seewhen.server.schema import ImagePart, OtherMessage, TextPart, UserMessage
 
@@ -41,7 +42,7 @@ class Prompter:
     def __init__(self, processor: Any) -> None:
         self._processor = processor
         # A copy: a tokenizer that one thread reads with cannot be given another padding by a second one.
-        self.tokenizer = copy.deepcopy(getattr(processor, "tokenizer", processor))
+        self.tokenizer = copy.deepcopy(tokenizer_of(processor))
         added = getattr(self.tokenizer, "added_tokens_decoder", {})
         special = {number for number, token in added.items() if token.special}
         # Text becomes an unknown token where the vocabulary is small, and forges nothing.
