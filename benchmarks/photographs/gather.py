@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from photographs.wanted import SAMPLED
+from seewhen import atomic
 from seewhen.methods import method_class
 from seewhen.runs.cutting import write_cuts
 from seewhen.runs.evaluate import Ask, run_name
 from seewhen.runs.scoring import result_of, score_records, write_counts
-from seewhen.runs.store import Record, Run, read_run, to_json, write_atomic
+from seewhen.runs.store import Record, Run, read_run, to_json
 from seewhen.runs.work import Task, image_order
 
 Group = tuple[str, str, int]
@@ -114,13 +115,13 @@ def write(one: Found, seeds: tuple[int, ...], benchmark: Any, out: Path) -> None
     records: list[Record] = [r for r in one.run.records if r.seed in seeds and r.id in one.questions]
     records.sort(key=lambda r: (r.seed or 0, order[r.id]))
     manifest = {"format": 1, "config": config, "environment": one.run.environment}
-    write_atomic(folder / "manifest.json", to_json(manifest))
-    write_atomic(folder / "samples.jsonl", "".join(r.line() for r in records))
+    atomic.write(folder / "manifest.json", to_json(manifest), durable=True)
+    atomic.write(folder / "samples.jsonl", "".join(r.line() for r in records), durable=True)
     scored = score_records(benchmark, records, seeds)
     write_counts(folder, scored)
     if config["method"]["label"] == "regular":
         write_cuts(folder, benchmark, records, seeds)
-    write_atomic(folder / "result.json", to_json(result_of(benchmark, scored, records)))
+    atomic.write(folder / "result.json", to_json(result_of(benchmark, scored, records)), durable=True)
 
 
 def main() -> None:
