@@ -1,6 +1,6 @@
 """The fast path on a GPU: captured and compiled steps and our kernels against transformers' own loop.
 
-Also runs without pytest: `python tests/test_fast_gpu.py`.
+Also runs without pytest: `python tests/decoding/fast/test_fast_gpu.py`.
 """
 
 from __future__ import annotations
