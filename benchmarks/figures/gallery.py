@@ -199,7 +199,7 @@ CHAIR's reading of the answer; blue boxes are the ground truth.
 | a sweep | `seewhen sweep ...`, then `--run sweep` (the two ablations) |
 
 ```python
-from seewhen.figures import case_of, save, similarity
+from seewhen.showing.figures import case_of, save, similarity
 
 answer = seewhen.generate(model, processor, image, "What is in the image?", trace=True)
 save(similarity(case_of(answer.trace, image), ["dog"]), "dog.pdf")
