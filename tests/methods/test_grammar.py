@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -141,7 +144,13 @@ def test_combinations_of_earlier_releases_are_read() -> None:
     ("specs", "given_settings", "said"),
     [
         (["nonsense"], [], "no method 'nonsense'"),
-        (["cai+"], [], "no method ''"),
+        (["cai+"], [], "'cai\\+' has a place without a method's name"),
+        ([":paper"], [], "a place without a method's name"),
+        (["cai:"], [], "nothing after a colon"),
+        (["cai:contrast=3,contrast=4"], [], "gives contrast twice"),
+        (["cai:contrast=3:contrast=4"], [], "gives contrast twice"),
+        (["cai:contrast=inf"], [], "contrast=inf is infinite"),
+        (["vcd:alpha=nan"], [], "alpha=nan is not a number"),
         (["cai:nonsense"], [], "no preset 'nonsense'"),
         (["caii"], [], r"no method 'caii'\. Did you mean cai\? Methods: regular"),
         (["cai:papr"], [], r"no preset 'papr'\. Did you mean paper\? Its presets"),
@@ -165,6 +174,39 @@ def test_combinations_of_earlier_releases_are_read() -> None:
 def test_what_is_wrong_is_named(specs: list[str], given_settings: list[str], said: str) -> None:
     with pytest.raises(InvalidMethod, match=said):
         choose(specs, given_settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "said"),
+    [
+        ("vcd", {"alpha": float("nan")}, "alpha=nan is not a number"),
+        ("cai", {"strength": float("inf")}, "strength=inf is infinite"),
+        ("cai", {"contrast": "3"}, "contrast='3' is not understood. contrast takes a number"),
+        ("cai", {"contrast": None}, "contrast=None is not understood"),
+        ("cai", {"start_layer": True}, "start_layer=True is not understood"),
+        ("vcd", {"noise_seed": 1.5}, "noise_seed takes a whole number"),
+        ("dola", {"layers": 3}, "layers takes text or a list"),
+        ("icd", {"sentence_ids": 3}, "sentence_ids takes"),
+        ("confirm", {"retries": float("nan")}, "retries takes a whole number"),
+        ("cai", {"query": "sideways"}, "query takes"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_in_python_too(
+    name: str, parameters: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidMethod) as refused:
+        method(name, **parameters)
+    assert said in str(refused.value)
+    with pytest.raises(InvalidMethod):
+        method(name).replace(**parameters)
+
+
+def test_values_of_other_libraries_become_plain_ones() -> None:
+    found = method("vcd", alpha=np.float32(0.5), noise_step=np.int64(3))
+    assert (type(found.parameters()["alpha"]), type(found.parameters()["noise_step"])) == (float, int)
+    assert method("dola", layers=[0, 2]) == method("dola:layers=[0,2]")
+    assert method("vti", directions=Path("a b.safetensors")).parameters()["directions"] == "a b.safetensors"
+    assert math.isinf(method("cai", threshold=math.inf).parameters()["threshold"])  # a gate that never opens
 
 
 def test_a_file_may_stand_for_the_parameter_it_is_read_from():

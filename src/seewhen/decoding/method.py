@@ -12,12 +12,13 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType, UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_type_hints
 
 from torch import Tensor
 
 from seewhen.decoding.branches import Branch
+from seewhen.decoding.fitting import fitted, options_of
 from seewhen.decoding.naming import COMBINED, PART
 from seewhen.decoding.sequence import Intervention
 from seewhen.decoding.tilted_attention import Tilt
@@ -89,6 +90,7 @@ class Method:
     beams_only: ClassVar[bool] = False
     needs_image: ClassVar[bool] = True
     options: ClassVar[tuple[str, ...]] = ()  # arguments of `generate` that are the method's own
+    endless: ClassVar[tuple[str, ...]] = ()  # parameters that may be infinite: a threshold that nothing reaches
 
     def parts(self, backbone: Backbone) -> Parts:
         """The interventions, branches and rule of this method on `backbone`."""
@@ -143,22 +145,12 @@ def parameter_kinds(method: Method | type[Method]) -> Mapping[str, Any]:
 
 
 def _checked(cls: type[Method], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values under names that the method has. A whole number where only a fraction is meant becomes one, so
-    that 3 and 3.0 are one method."""
+    """The values under names that the method has, each of the type that its parameter has."""
     kinds = _kinds(cls) if values else {}
     unknown = set(values) - set(kinds)
     if unknown:
         raise no_parameter(cls.name, unknown, kinds)
-    return {name: float(v) if type(v) is int and _only_float(kinds[name]) else v for name, v in values.items()}
-
-
-def _only_float(kind: Any) -> bool:
-    return float in (options := options_of(kind)) and int not in options
-
-
-def options_of(kind: Any) -> tuple[Any, ...]:
-    """The types that a parameter may have: those of a union, or the one."""
-    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    return {name: fitted(cls.name, name, kinds[name], value, name in cls.endless) for name, value in values.items()}
 
 
 def meanings(cls: type[Method]) -> dict[str, str]:

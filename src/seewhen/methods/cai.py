@@ -145,6 +145,7 @@ class CAI(Method):
     name: ClassVar[str] = "cai"
     summary: ClassVar[str] = "look again, where the evidence is, when the model is unsure"
     source: ClassVar[str] = "Lei et al., ECCV 2026; code MIT"
+    endless: ClassVar[tuple[str, ...]] = ("threshold",)
     joins: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Preset]] = _presets()
 

@@ -114,6 +114,7 @@ class CAIGLA(Method):
     name: ClassVar[str] = "cai-gla"
     summary: ClassVar[str] = "CAI on the gates of linear layers, for hybrid models"
     source: ClassVar[str] = "Lei et al., ECCV 2026, 'CAI GLA-gated'; the formula is ours"
+    endless: ClassVar[tuple[str, ...]] = ("threshold",)
     presets: ClassVar[Mapping[str, Preset]] = {
         "adaptive": Preset({}, "CAI's preset of that name; the paper gives no values for this variant"),
     }

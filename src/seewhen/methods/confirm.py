@@ -44,6 +44,7 @@ class Confirm(Method):
     name: ClassVar[str] = "confirm"
     summary: ClassVar[str] = "ask the model about each object it names; take back sentences with denied ones"
     source: ClassVar[str] = _SOURCE
+    endless: ClassVar[tuple[str, ...]] = ("threshold", "when")
     beams: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Preset]] = {
         "mark": Preset({"on_denied": "mark"}, f"{_SOURCE}: the detector, changes no token"),

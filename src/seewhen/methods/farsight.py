@@ -156,6 +156,7 @@ class FarSight(Method):
     name: ClassVar[str] = "farsight"
     summary: ClassVar[str] = "registers in the masked future take up surplus attention"
     source: ClassVar[str] = "Tang et al., CVPR 2025; code MIT"
+    endless: ClassVar[tuple[str, ...]] = ("sigma",)
     needs_image: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Preset]] = {
         "paper": Preset({"decay": "paper", "registers": "exact"}, "paper, masked-future registers, sigma = 0.8"),

@@ -21,6 +21,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
+from seewhen.decoding.fitting import called
 from seewhen.errors import InvalidInput, InvalidMethod
 from seewhen.methods.known import METHODS, method_class, method_from_json, method_names
 from seewhen.registry import no_parameter
@@ -78,6 +79,8 @@ def split_methods(text: str) -> list[str]:
 def terms(spec: str) -> list[Term]:
     """The methods that `spec` combines. Their names exist; presets and parameters are not looked at yet."""
     found = [_term(text) for text in split(spec, "+")]
+    if not all(term.name for term in found):
+        raise InvalidMethod(f"{spec!r} has a place without a method's name.", "For example: cai, cai:paper, cai+vcd.")
     for term in found:
         METHODS.check(term.name)
     return found
@@ -85,6 +88,8 @@ def terms(spec: str) -> list[Term]:
 
 def _term(text: str) -> Term:
     name, *pieces = split(text, ":")
+    if not all(pieces):
+        raise InvalidMethod(f"{text!r} has nothing after a colon.", "For example: cai:paper, cai:contrast=3.")
     settings: dict[str, str] = {}
     plain: list[str] = []
     for piece in pieces:
@@ -92,7 +97,10 @@ def _term(text: str) -> Term:
         if len(split(pairs[0], "=")) == 1:
             plain.append(piece)
         else:
-            settings |= dict(map(pair, pairs))
+            for parameter, value in map(pair, pairs):
+                if parameter in settings:
+                    raise InvalidMethod(f"{text} gives {parameter} twice.", "Give each parameter once.")
+                settings[parameter] = value
     ending, parameter = _FILES.get(name.lower(), (None, ""))
     for piece in [piece for piece in plain if ending and piece.endswith(ending)]:
         plain.remove(piece)
@@ -262,7 +270,7 @@ def _read(kinds: Iterable[Any], text: str, name: str) -> Any:
     for option in options:
         for value in _readings(option, text.strip()):
             return value
-    wanted = " or ".join(_called(option) for option in options)
+    wanted = " or ".join(called(option) for option in options)
     rule = f" {_RULE}" if any(option is str or get_origin(option) is tuple for option in options) else ""
     raise InvalidMethod(f"{name}={text} is not understood.", f"{name} takes {wanted}.{rule}")
 
@@ -302,16 +310,6 @@ def _text_readings(text: str) -> list[Any]:
     except ValueError:
         return []
     return [value] if isinstance(value, str) else []
-
-
-def _called(option: Any) -> str:
-    if option is type(None):
-        return "none"
-    if get_origin(option) is Literal:
-        return " or ".join(get_args(option))
-    if get_origin(option) is tuple:
-        return f"a list ({_called(get_args(option)[0])})"
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(option, str(option))
 
 
 def label(method: Method) -> str:

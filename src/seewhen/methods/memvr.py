@@ -199,6 +199,7 @@ class MemVR(Method):
     name: ClassVar[str] = "memvr"
     summary: ClassVar[str] = "show the image again through one MLP when a middle layer is unsure"
     source: ClassVar[str] = "Zou et al., ICML 2025; code Apache-2.0"
+    endless: ClassVar[tuple[str, ...]] = ("threshold",)
     presets: ClassVar[Mapping[str, Preset]] = {
         "llava-1.5/mme": Preset({**_LLAVA, "ratio": 0.12}, _SCRIPTS),
         "llava-1.5/chair": Preset({**_LLAVA, "ratio": 0.12}, f"{_SCRIPTS}: 0.31 is given but 0.12 hard-coded"),
