@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import openai
 import pytest
-from loopback import KEY, MODEL, Running, data_url, picture, question, running
+from loopback import KEY, MODEL, Running, data_url, held, picture, question, running, until
 
 import seewhen
 from runs.tiny_checkpoint import write
@@ -91,6 +92,34 @@ def test_sampled_answers_of_a_batch(server: Running) -> None:
     for index, each in told.items():
         for verdict in each["verdicts"]:
             assert texts[index][verdict["start"] : verdict["end"]] == verdict["text"]
+
+
+COMPANY = [
+    {"method": "cai+confirm:coco", "parameters": {"threshold": 0.5}, "tokens": 24},
+    {"method": "regular", "tokens": 24},
+    {"method": "confirm", "preset": "coco", "parameters": {"threshold": 0.5}, "tokens": 7},
+    {"method": "confirm", "preset": "coco", "parameters": {"threshold": 0.5}, "tokens": 40},
+    {"method": "confirm", "preset": "coco", "parameters": {"threshold": 0.5, "drafts": 3}, "tokens": 9},
+    {"method": "confirm", "preset": "coco", "parameters": {"threshold": 0.5, "drafts": 3}, "tokens": 32},
+]
+
+
+def test_confirmed_answers_do_not_depend_on_who_asks_at_the_same_time(server: Running) -> None:
+    """Nobody else's length or method decides whether a sentence is judged, and what drafts say."""
+
+    def one(place: int) -> Any:
+        asked = dict(COMPANY[place])
+        body = {"max_tokens": asked.pop("tokens"), "extra_body": {"seewhen": asked}}
+        choice = ask(server, place + 1, temperature=1.0, seed=place, **body).choices[0]
+        return choice.message.content, choice.seewhen["told"]
+
+    single = [one(place) for place in range(len(COMPANY))]
+    assert [told is None for _, told in single] == [asked["method"] == "regular" for asked in COMPANY]
+    with ThreadPoolExecutor(len(COMPANY)) as pool:
+        with held(server.engine):
+            answers = pool.map(one, range(len(COMPANY)))
+            until(lambda: len(server.engine._running) + server.engine.waiting == len(COMPANY))
+        assert list(answers) == single
 
 
 def test_a_stop_string_ends_the_answer_and_its_verdicts(server: Running) -> None:

@@ -62,6 +62,7 @@ class Aside:
         self.sequence, self.prefill = sequence, sequence.prefill
         self._session, self._cache, self._backbone = session, cache, session.backbone
         self.longest, self.ends = longest, ends  # the most tokens of an answer, and those that end one
+        self.given_up: Callable[[], bool] = lambda: False  # whether nobody waits for any answer
         self._arrive = arrive  # sees to it that the cache holds the newest token
         self._plain = _is_plain(cache, self.prefill)
         self._read: dict[tuple[int, int], DynamicCache] = {}  # the prompt of a row up to a column, read again
@@ -131,7 +132,10 @@ class Aside:
 
     @torch.no_grad()
     def drafts(self, rows: Sequence[int], count: int) -> dict[int, list[Draft]]:
-        """`count` further texts of each row's prompt, of up to `longest` tokens, without the one that ends it."""
+        """`count` further texts of each row's prompt, of up to `longest` tokens, without the one that ends it.
+
+        Rows of the same prompt (several answers to one request) have the same texts, which are drawn once.
+        """
         if not rows:
             return {}
         if _is_prefix_lm(self.prefill):
@@ -139,18 +143,30 @@ class Aside:
                 "Drafts begin before the prompt's last token, which this model reads both ways.", "Use drafts=0."
             )
         marks = marks_of(self.prefill.embeds, self.prefill.image_mask)
-        streams = [[stream_of(marks[row], number) for number in range(count)] for row in rows]
+        first = self._alike(rows, marks)
+        different = list(dict.fromkeys(first.values()))
+        found: dict[int, list[Draft]] = {}
         with self._bare():
-            groups = [list(range(len(rows)))] if self._plain else [[place] for place in range(len(rows))]
-            found: dict[int, list[Draft]] = {}
-            for places in groups:
-                some, last = [rows[place] for place in places], self.prefill.embeds[:, -1:]
+            for some in [different] if self._plain else [[row] for row in different]:
+                last = self.prefill.embeds[:, -1:]
                 index = sent([row for row in some for _ in range(count)], last.device)
                 passes = self._begun(index) if self._plain else self._begun_alone(some[0], count)
-                keys = sent([stream for place in places for stream in streams[place]], last.device)
-                texts = drawn(passes, last[index], keys, self.longest, self.ends)
+                keys = sent([stream_of(marks[row], n) for row in some for n in range(count)], last.device)
+                texts = drawn(passes, last[index], keys, self.longest, self.ends, self.given_up)
                 found |= {row: texts[n * count : (n + 1) * count] for n, row in enumerate(some)}
-            return found
+        return {row: found[first[row]] for row in rows}
+
+    def _alike(self, rows: Sequence[int], marks: Sequence[Sequence[float]]) -> dict[int, int]:
+        """Row -> the first of `rows` with the same prompt. Only what is marked alike is compared."""
+        embeds, padding = self.prefill.embeds, self.prefill.padding
+        first: dict[int, int] = {}
+        for row in rows:
+            others = (r for r in dict.fromkeys(first.values()) if list(marks[r]) == list(marks[row]))
+            same = (
+                r for r in others if torch.equal(padding[r], padding[row]) and torch.equal(embeds[r], embeds[row])
+            )
+            first[row] = next(same, row)
+        return first
 
     def _begun(self, index: Tensor) -> DraftPasses:
         """Before the prompt's last token, on copies of the running columns of the rows `index`."""

@@ -9,7 +9,7 @@ has the same drafts in any batch.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from seewhen.equations.drawing import hashed_gumbel, keys_at
 
-_LOOK = 8  # steps between two looks at whether all drafts have ended: each look holds up the device
+_LOOK = 8  # steps between two looks at whether to go on: each look holds up the device
 _MARKS = 8  # numbers a picture is known by
 
 
@@ -50,10 +50,20 @@ class DraftPasses:
         return embeds
 
 
-def drawn(passes: DraftPasses, last: Tensor, streams: Tensor, longest: int, ends: Collection[int]) -> list[Draft]:
-    """A draft for each row of `last` (drafts, 1, d), the prompts' last embeddings, and of `streams` (drafts,)."""
+def drawn(
+    passes: DraftPasses,
+    last: Tensor,
+    streams: Tensor,
+    longest: int,
+    ends: Collection[int],
+    given_up: Callable[[], bool] = lambda: False,
+) -> list[Draft]:
+    """A draft for each row of `last` (drafts, 1, d), the prompts' last embeddings, and of `streams` (drafts,).
+
+    Where nobody waits for the answers any more they end where they are.
+    """
     stops = torch.tensor(sorted(ends), device=last.device)
-    over = torch.zeros(len(last), dtype=torch.bool, device=last.device)
+    ended = torch.zeros(len(last), dtype=torch.bool, device=last.device)
     embeds, said, facts = last, list[Tensor](), list[Tensor]()
     for step in range(longest):
         logits = passes.logits(embeds)
@@ -63,8 +73,8 @@ def drawn(passes: DraftPasses, last: Tensor, streams: Tensor, longest: int, ends
         entropy = torch.special.entr(log_probs.exp()).sum(dim=-1)
         said.append(tokens)
         facts.append(torch.stack([log_probs.gather(1, tokens[:, None])[:, 0], entropy], dim=-1))
-        over |= torch.isin(tokens, stops)
-        if step % _LOOK == _LOOK - 1 and bool(over.all()):
+        ended |= torch.isin(tokens, stops)
+        if step % _LOOK == _LOOK - 1 and (bool(ended.all()) or given_up()):
             break
         embeds = passes.embedded(tokens, last.dtype)
     all_tokens, all_facts = torch.stack(said, dim=1).tolist(), torch.stack(facts, dim=1).tolist()

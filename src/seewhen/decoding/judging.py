@@ -84,6 +84,7 @@ class JudgedCall:
         self.saved = Saved(aside.sequence, stepper.cache)
         self.ends = end_tokens(choosing.criteria)
         self.rules = [c for c in choosing.criteria if not isinstance(c, MaxLengthCriteria | EosTokenCriteria)]
+        aside.given_up = self._given_up
 
     def decode(self, logits: Tensor) -> Any:
         """From the prompt's logits to what `generate` returns."""
@@ -186,9 +187,17 @@ class JudgedCall:
     def _ended(self, running: list[bool]) -> list[bool]:
         """Rows that `generate`'s own rules end with their newest token."""
         over = [len(row.tokens) >= self.longest or not self.ends.isdisjoint(row.tokens[-1:]) for row in self.rows]
+        return [now and end for now, end in zip(running, self._or_by_rules(over), strict=True)]
+
+    def _or_by_rules(self, over: list[bool]) -> list[bool]:
+        """And rows that stopping criteria end: the clock, say."""
         for rule in self.rules:
-            over = [a or b for a, b in zip(over, rule(self._ids(), None).tolist(), strict=True)]
-        return [now and bool(end) for now, end in zip(running, over, strict=True)]
+            over = [a or bool(b) for a, b in zip(over, rule(self._ids(), None).tolist(), strict=True)]
+        return over
+
+    def _given_up(self) -> bool:
+        """Whether nobody waits for any answer, so that what is drawn aside may end."""
+        return bool(self.rules) and all(self._or_by_rules([row.done for row in self.rows]))
 
     def _feed(self, tokens: Tensor | None, more: bool) -> Tensor:
         """One pass; logits (rows, vocabulary) of what follows."""

@@ -86,6 +86,8 @@ class Method:
     # Whether its answers may join and leave a running batch: nothing in its rule goes from row to row, nor from
     # step to step but through `Recorder.number`.
     joins: ClassVar[bool] = False
+    # Whether it judges what was said and takes tokens back: then an answer depends on how long it may become.
+    judges: ClassVar[bool] = False
     samples_only: ClassVar[bool] = False
     beams_only: ClassVar[bool] = False
     needs_image: ClassVar[bool] = True
@@ -317,4 +319,5 @@ def _take_modes(whole: Method, members: tuple[Method, ...]) -> None:
     """What all members can do; instance attributes hide the class's."""
     for name in ("beams", "batches", "compiles", "joins"):
         object.__setattr__(whole, name, all(getattr(member, name) for member in members))
-    object.__setattr__(whole, "needs_image", any(member.needs_image for member in members))
+    for name in ("needs_image", "judges"):
+        object.__setattr__(whole, name, any(getattr(member, name) for member in members))

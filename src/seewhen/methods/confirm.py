@@ -46,6 +46,7 @@ class Confirm(Method):
     source: ClassVar[str] = _SOURCE
     endless: ClassVar[tuple[str, ...]] = ("threshold", "when")
     beams: ClassVar[bool] = False
+    judges: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Preset]] = {
         "mark": Preset({"on_denied": "mark"}, f"{_SOURCE}: the detector, changes no token"),
         "coco": Preset({"lexicon": "coco"}, f"{_SOURCE}: CHAIR's 80 objects, as in docs/evidence.md"),

@@ -24,7 +24,7 @@ from seewhen.server.schema import Seewhen
 _MOST_COMBINED = 4
 _LARGEST = 1000  # of a whole number
 # Rows, passes or steps per token; seeds.
-_CEILINGS = {"candidates": 8, "draws": 8, "retries": 8, "budget": 8, "noise_seed": 2**62 - 1}
+_CEILINGS = {"candidates": 8, "draws": 8, "retries": 8, "budget": 8, "drafts": 8, "noise_seed": 2**62 - 1}
 
 
 def choose(asked: Seewhen | None, default: Method) -> Method:

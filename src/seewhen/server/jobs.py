@@ -117,7 +117,8 @@ class Job:
     @property
     def company(self) -> tuple[object, ...]:
         """Jobs with equal `company` may share a batch."""
-        return (self.id,) if self.alone else (self.fingerprint, self.trace, bool(self.images))
+        length = self.max_tokens if self.method.judges else None
+        return (self.id,) if self.alone else (self.fingerprint, self.trace, bool(self.images), length)
 
     @property
     def weight(self) -> int:

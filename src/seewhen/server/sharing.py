@@ -31,7 +31,7 @@ def hosts(method: Method, backbone: Backbone) -> bool:
     """Whether a method leaves rows without an image alone, at no cost for them."""
     parts = method.parts(backbone)
     tilts = bool(parts.interventions) and all(type(each) is Tilt for each in parts.interventions)
-    plain = not parts.branches and parts.rule is None and parts.loop is None
+    plain = not parts.branches and parts.rule is None and parts.loop is None and parts.judge is None
     return tilts and plain and not method.generation_defaults()
 
 
