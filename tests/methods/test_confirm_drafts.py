@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from test_confirm import LEXICON, OTHERS, TOKENIZER, confirm, described, generate, kept, two_ways
+from test_confirm import LEXICON, OTHERS, TOKENIZER, TOKENS, confirm, described, generate, kept, two_ways
+from transformers import StoppingCriteria, StoppingCriteriaList
 
 import seewhen
 import tiny
 from seewhen.decoding.aside import Aside
-from seewhen.decoding.drafting import Draft
+from seewhen.decoding.drafting import Draft, DraftPasses
 from seewhen.errors import InvalidMethod, UnsupportedMode
 from seewhen.methods.confirm_drafts import Drafts
 from seewhen.verdicts.fitting import fit_verdict
@@ -98,18 +99,78 @@ def test_neither_tower_nor_prompt_is_read_again(monkeypatch):
     """One pass of the tower; the decoder gets one token at a time for all drafts of all rows together."""
     model, towers, drawn = tiny.model("llava"), [], []
     handle = model.model.vision_tower.register_forward_hook(lambda *_: towers.append(1))
-    from seewhen.decoding.drafting import DraftPasses
-
     logits = DraftPasses.logits
-    monkeypatch.setattr(
-        DraftPasses, "logits", lambda self, e: (drawn.append(tuple(e.shape[:2])), logits(self, e))[1]
-    )
+    monkeypatch.setattr(DraftPasses, "logits", lambda self, e: (drawn.append(tuple(e.shape[:2])), logits(self, e))[1])
     try:
         generate("llava", confirm(threshold=0.3, drafts=4), rows=3)
     finally:
         handle.remove()
     assert len(towers) == 1
     assert set(drawn) == {(12, 1)} and len(drawn) <= 24
+
+
+def test_several_answers_to_one_prompt_have_the_same_drafts_which_are_drawn_once(packaged, monkeypatch):
+    method, texts, drawn = "confirm:on_denied=mark,lexicon=coco,drafts=2", [], []
+    drafts, logits = Aside.drafts, DraftPasses.logits
+    monkeypatch.setattr(Aside, "drafts", lambda *a: texts.append(drafts(*a)) or texts[-1])
+    monkeypatch.setattr(DraftPasses, "logits", lambda self, e: (drawn.append(len(e)), logits(self, e))[1])
+    described(packaged, method, "off", [0, 1])
+    described(packaged, method, "off", [1, 0, 1])
+    assert set(drawn) == {4}
+    (first, second), again = texts[0].values(), texts[1]
+    expected = [[d.tokens for d in row] for row in (second, first, second)]
+    assert [[d.tokens for d in row] for row in again.values()] == expected
+
+
+def test_drafts_end_when_nobody_waits(monkeypatch):
+    """The clock of `generate`, a client who left: looked at while drafts are drawn, too."""
+    logits, steps, late = DraftPasses.logits, [], []
+    monkeypatch.setattr(DraftPasses, "logits", lambda self, e: (steps.append(1), late.append(1), logits(self, e))[2])
+
+    class Clock(StoppingCriteria):
+        def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+            return torch.full((len(input_ids),), bool(late))
+
+    rules = StoppingCriteriaList([Clock()])
+    tokens, trace = generate("llava", confirm(threshold=0.3, drafts=2), stopping_criteria=rules)
+    assert len(steps) == 8 < TOKENS
+    assert all(told["asked"] for told in trace.told)
+
+
+def test_drafts_are_streamed_like_anything_that_is_settled():
+    seen: list[list[int]] = []
+
+    class Streamer:
+        def put(self, value: torch.Tensor) -> None:
+            seen.append(value.flatten().tolist())
+
+        def end(self) -> None:
+            seen.append([])
+
+    tokens, trace = generate("llava", confirm(threshold=0.3, drafts=4), rows=1, seed=1, streamer=Streamer())
+    assert any(told["taken_back"] for told in trace.told)
+    assert [token for piece in seen[1:] for token in piece] == tokens[0].tolist()
+
+
+def test_beams_are_refused_with_drafts():
+    with pytest.raises(UnsupportedMode, match="beam search"):
+        generate("llava", confirm(drafts=2), num_beams=2)
+
+
+def test_a_row_without_image_has_no_drafts():
+    ids = tiny.inputs("llava", rows=1)["input_ids"][:, -4:]
+    method = confirm(drafts=2)
+    with pytest.warns(UserWarning, match="No image"), seewhen.attach(tiny.model("llava"), method) as handle:
+        tiny.model("llava").generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False
+        )
+    assert handle.trace.told[0]["asked"] == 0
+
+
+def test_words_said_without_doubt_draw_no_drafts(monkeypatch):
+    monkeypatch.setattr(Aside, "drafts", None)  # must not be called
+    _, trace = generate("llava", confirm(threshold=0.0, drafts=2, when=100.0))
+    assert {v["verdict"] for told in trace.told for v in told["verdicts"]} == {"not asked"}
 
 
 @two_ways

@@ -63,23 +63,29 @@ def test_a_text_without_objects(server: Running) -> None:
     assert post(server, text="It is nice.", image_url={"url": "data:image/png;base64,AAAA"}).status_code == 400
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_confirm_is_the_librarys(server: Running, loaded: Any, seed: int) -> None:
-    method = seewhen.method("confirm", "coco", threshold=0.5)
+@pytest.mark.parametrize(("seed", "drafts"), [(1, 0), (2, 0), (3, 0), (1, 3), (2, 2)])
+def test_confirm_is_the_librarys(server: Running, loaded: Any, seed: int, drafts: int) -> None:
+    method = seewhen.method("confirm", "coco", threshold=0.5, drafts=drafts)
+    asked = {"method": "confirm", "preset": "coco", "parameters": {"threshold": 0.5, "drafts": drafts}}
+    body = {"extra_body": {"seewhen": asked}}
     expected = seewhen.generate(*loaded, picture(seed), ASK, method, max_new_tokens=24, do_sample=False)
-    answer = ask(server, seed).choices[0]
+    answer = ask(server, seed, **body).choices[0]
     told = answer.seewhen["told"]
     assert answer.message.content == expected.text
     assert told["verdicts"] == expected.trace.told[0]["verdicts"]
     assert told["taken_back"] == expected.trace.told[0]["taken_back"]
-    chunks = list(ask(server, seed, stream=True))
+    assert all((verdict.get("elsewhere") is not None) == (drafts > 0) for verdict in told["verdicts"])
+    chunks = list(ask(server, seed, stream=True, **body))
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == expected.text
     assert chunks[-1].choices[0].seewhen["told"] == told
 
 
-def test_sampled_answers_of_a_batch(server: Running) -> None:
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_sampled_answers_of_a_batch(server: Running, drafts: int) -> None:
+    asked = {"method": "confirm", "preset": "coco", "parameters": {"threshold": 0.5, "drafts": drafts}}
     options: dict[str, Any] = {"temperature": 1.0, "seed": 7, "n": 4, "max_tokens": 32}
+    options["extra_body"] = {"seewhen": asked}
     whole = ask(server, **options)
     texts = {choice.index: "" for choice in whole.choices}
     for chunk in ask(server, stream=True, **options):
@@ -142,6 +148,10 @@ def test_a_stop_string_ends_the_answer_and_its_verdicts(server: Running) -> None
         ({"extra_body": {"seewhen": {"method": "confirm", "parameters": {"lexicon": "/etc/passwd"}}}}, "seewhen"),
         ({"extra_body": {"seewhen": {"method": "confirm:lexicon=/etc/passwd"}}}, "seewhen"),
         ({"extra_body": {"seewhen": {"method": "confirm", "parameters": {"budget": 1e6}}}}, "seewhen"),
+        ({"extra_body": {"seewhen": {"method": "confirm", "parameters": {"drafts": 9}}}}, "seewhen"),
+        ({"extra_body": {"seewhen": {"method": "confirm:drafts=16"}}}, "seewhen"),
+        ({"extra_body": {"seewhen": {"method": "confirm", "parameters": {"drafts": -1}}}}, "seewhen"),
+        ({"extra_body": {"seewhen": {"method": "confirm:drafts=2", "num_beams": 2}}}, "seewhen.num_beams"),
     ],
 )
 def test_what_confirm_cannot_do(server: Running, options: dict[str, Any], param: str) -> None:
