@@ -92,6 +92,7 @@ class Answer:
     forced: list[Any] = field(default_factory=list)  # is said word for word: an attempt, to keep it, or a spare
     final: bool = False  # the answer ends with what is forced
     spares: list[Spare] = field(default_factory=list)  # confirmed, the surest first
+    refused: set[tuple[Any, ...]] = field(default_factory=set)  # spares that read otherwise in this answer
     said: set[str] = field(default_factory=set)  # objects that stay
     taken_back: list[dict[str, Any]] = field(default_factory=list)
     steps: int = 0
@@ -108,10 +109,13 @@ class Answer:
         """Whether the sentence stays, is taken back, and whether the answer ends with it."""
         odds = {m.object: self.asked[m.object].log_odds for m in sentence.mentions if m.object in self.asked}
         denied = {name for name, value in odds.items() if value < threshold}
-        if not denied or rules.on_denied == "mark" or self.forced:
+        if not denied or rules.on_denied == "mark" or self.final:
             ended = self.final
             self._settle(sentence)
             return Decision(True, False, ended)
+        if self.forced:  # a spare: in its draft other words stood before it ("seat", after "toilet")
+            self.refused.add(tuple(self.forced))
+            self.forced = []
         self.tried.append((min(odds.values()), sentence.tokens[self.settled :]))
         spare = self._spare() if rules.on_denied == "again" and not last else None
         if spare is not None:
@@ -131,13 +135,13 @@ class Answer:
     def denies(self, sentence: Sentence, threshold: float) -> bool:
         """Whether it names an object that was denied."""
         asked = (self.asked.get(mention.object) for mention in sentence.mentions)
-        return not self.forced and any(one is not None and one.log_odds < threshold for one in asked)
+        return not self.final and any(one is not None and one.log_odds < threshold for one in asked)
 
     def _spare(self) -> Spare | None:
         """The surest sentence that says something new, at its place: a first one begins an answer."""
         for spare in self.spares:
             new = not spare.objects <= self.said and spare.objects.isdisjoint(self.forbidden)
-            if new and spare.first == (self.settled == 0):
+            if new and spare.first == (self.settled == 0) and spare.tokens not in self.refused:
                 return spare
         return None
 

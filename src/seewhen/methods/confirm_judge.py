@@ -72,7 +72,8 @@ class Sentences(Judge):
 
     def scores(self, tokens: Sequence[list[int]], scores: Tensor) -> Tensor:
         """A sentence that is said once more is said in the same words."""
-        forced = [(row, a.forced[len(tokens[row]) - a.settled]) for row, a in enumerate(self.answers) if a.forced]
+        said = [len(row) - answer.settled for row, answer in zip(tokens, self.answers, strict=True)]
+        forced = [(row, a.forced[said[row]]) for row, a in enumerate(self.answers) if said[row] < len(a.forced)]
         if forced:
             scores = scores.clone()
         for row, token in forced:
