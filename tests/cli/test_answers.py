@@ -213,12 +213,13 @@ def test_demo_describes_photographs_and_averages_stand_under_them(
     from seewhen.showing import averages
 
     row = {"method": "confirm", "mode": "sampled", "chair_i": 25.6, "chair_i_low": 23.0, "chair_i_high": 28.1}
-    known = {"model": str(checkpoint), "rows": [{**row, "chair_s": 51.1, "recall": 60.2, "images": 442}]}
-    (tmp_path / "averages.json").write_text(json.dumps(known))
+    row |= {"chair_s": 51.1, "recall": 60.2, "images": 442, "captions": 442}
+    known = {"model": str(checkpoint), "rows": [row, {**row, "mode": "greedy", "chair_i": 20.5}]}
+    (tmp_path / "averages.json").write_text(json.dumps([{"model": "another", "rows": []}, known]))
     monkeypatch.setattr(averages, "_FILE", tmp_path / "averages.json")
     ran = run("demo", "--out", tmp_path / "demo", "--photo", "all", "-n", 4, "--model", checkpoint)
     assert ran.code == 0
-    assert "25.6 % invented (23.0 to 28.1)" in ran.out
+    assert "25.6 % invented (23.0 to 28.1)" in ran.out and "20.5" not in ran.out
     pages = payload_of(tmp_path / "demo" / "seen.html")["samples"]
     assert [page["id"] for page in pages] == ["cat", "coffee", "astronaut"]
     assert all(page["averages"] == known for page in pages)
@@ -229,7 +230,13 @@ def test_demo_without_the_language_model_says_so_and_draws(
 ) -> None:
     ran = run("demo", "--out", tmp_path / "demo", "-n", 2)
     assert ran.out.startswith("A drawn scene: photographs need") and source.INSTALL in ran.out
-    assert payload_of(tmp_path / "demo" / "seen.html")["averages"] is None
+    averages = payload_of(tmp_path / "demo" / "seen.html")["averages"]
+    assert averages["model"] == "packaged"
+    assert {f"{row['method']} {row['mode']}" for row in averages["rows"]} >= {
+        f"{method} {mode}"
+        for method in ("regular", "cai", "confirm as it comes", "cai+confirm as it comes")
+        for mode in ("sampled", "greedy")
+    }
 
 
 def test_photographs_are_small_and_their_sources_named() -> None:

@@ -84,7 +84,7 @@ def demo(
     _, known = checked_picture(subjects[0].path, model)
     pages = _pages(subjects, known, decoding)
     averages = averages_of(known.model)
-    console.print(_closing(averages), soft_wrap=True)
+    console.print(_closing(averages, "sampled" if decoding.do_sample else "greedy"), soft_wrap=True)
     pages = [{**page, "averages": averages} for page in pages]
     whole = pages[0] if len(pages) == 1 else {"format": pages[0]["format"], "samples": pages, "rest": ""}
     showing.write_page(out / "seen.html", whole)
@@ -149,14 +149,16 @@ def _pages(subjects: list[DemoPicture], model: ModelFlags, decoding: DecodingFla
     return pages
 
 
-def _closing(averages: dict[str, Any] | None) -> str:
+def _closing(averages: dict[str, Any] | None, mode: str) -> str:
     """What one picture is worth, and what decides."""
     told = "One picture proves nothing: other seeds (--seed 1) come out differently, and averages decide"
     if averages is None:
         return f"{told} (`seewhen eval chair` measures them; docs/evidence.md)."
     rows = (
-        f"{row['method']}, {row['mode']}: {row['chair_i']:.1f} % invented ({row['chair_i_low']:.1f} to "
+        f"{row['method']}: {row['chair_i']:.1f} % invented ({row['chair_i_low']:.1f} to "
         f"{row['chair_i_high']:.1f}), {row['recall']:.1f} % found"
         for row in averages["rows"]
+        if row["mode"] == mode
     )
-    return "\n".join([f"{told}. The model {averages['model']}, on {averages['rows'][0]['images']} images:", *rows])
+    images = averages["rows"][0]["images"]
+    return "\n".join([f"{told}. The model {averages['model']}, {mode}, on {images} images:", *rows])

@@ -13,5 +13,5 @@ def averages_of(model: str) -> dict[str, Any] | None:
     """`{model, rows}` of a model, as the study of `confirm` left them; None where nothing was measured."""
     if not _FILE.is_file():
         return None
-    known: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
-    return known if known["model"] == model else None
+    known: list[dict[str, Any]] = json.loads(_FILE.read_text(encoding="utf-8"))
+    return next((each for each in known if each["model"] == model), None)

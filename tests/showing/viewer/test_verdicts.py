@@ -161,9 +161,11 @@ def test_averages_stand_under_the_answers(browser: Browser, judged: Path) -> Non
     browser.open(judged)
     assert browser.run("at('averages').hidden")
     row = "{method: 'confirm', mode: 'sampled', chair_i: 25.6, chair_i_low: 23, chair_i_high: 28.1, recall: 60.2"
-    browser.run(f"DATA.averages = {{model: 'photo', rows: [{row}, images: 442}}]}}; buildAverages()")
+    rows = f"[{row}, captions: 2210}}, {row}, captions: 442}}]"
+    browser.run(f"DATA.averages = {{model: 'photo', rows: {rows}}}; buildAverages()")
     cells = "[...at('averages-rows').querySelectorAll('th, td')].map((cell) => cell.textContent)"
-    assert browser.run(cells) == ["confirm", "sampled", "25.6 (23.0 to 28.1)", "", "60.2", "442"]
+    line = ["confirm", "25.6 (23.0 to 28.1)", "", "60.2"]
+    assert browser.run(cells) == ["sampled", *line, "2210", *line, "442"]
     assert browser.run("at('answers').getBoundingClientRect().y < at('averages').getBoundingClientRect().y")
 
 

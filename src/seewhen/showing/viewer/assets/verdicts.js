@@ -80,13 +80,16 @@ function buildAverages() {
   const known = DATA.averages;
   at("averages").hidden = !known;
   if (!known) return;
-  at("averages-of").textContent = `of the model ${known.model}`;
+  at("averages-of").textContent = `of the ${known.model} model`;
   const number = (value) => (value === null || value === undefined ? "" : value.toFixed(1));
-  at("averages-rows").replaceChildren(...known.rows.map((row) => {
+  at("averages-rows").replaceChildren(...known.rows.flatMap((row, index) => {
     const line = element("tr");
-    line.append(element("th", { scope: "row" }, row.method), element("td", {}, row.mode));
+    line.append(element("th", { scope: "row" }, row.method));
     const share = `${number(row.chair_i)} (${number(row.chair_i_low)} to ${number(row.chair_i_high)})`;
-    for (const text of [share, number(row.chair_s), number(row.recall), String(row.images)]) line.append(element("td", { class: "number" }, text));
-    return line;
+    for (const text of [share, number(row.chair_s), number(row.recall), String(row.captions)]) line.append(element("td", { class: "number" }, text));
+    if (index && known.rows[index - 1].mode === row.mode) return [line];
+    const group = element("tr", { class: "group" });
+    group.append(element("th", { scope: "rowgroup", colspan: "5" }, row.mode));
+    return [group, line];
   }));
 }
