@@ -3,9 +3,9 @@
     python benchmarks/lexicon/build_open.py nltk_data/corpora/wordnet
 
 A word is taken if its first noun sense stands in one of WordNet's files of physical things, if people use it (it
-was met in WordNet's tagged texts, or WordNet's own definitions and examples use it), and if it is not about
-pictures themselves. Words that are often a verb or an adjective are `doubtful`: they count after an article.
-`words.json` beside this script has what was decided by hand.
+was met in WordNet's tagged texts, or WordNet's own definitions and examples use it), if it is not the name of one
+person, place or building, and if it is not about pictures themselves. Words that are often a verb or an adjective
+are `doubtful`: they count after an article. `words.json` beside this script has what was decided by hand.
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ class WordNet:
 
     def __init__(self, folder: Path) -> None:
         self.kind: dict[str, int] = {}  # noun -> the file of its first sense
+        self.names: set[str] = set()  # nouns that are first of all the name of one thing: Drew, Ontario
         self.nouns: Counter[str] = Counter()  # uses in tagged texts
         self.others: Counter[str] = Counter()
         self.adjectives: Counter[str] = Counter()
         self.verbs: set[str] = set()
+        instances = {line[:8] for line in (folder / "data.noun").read_text().splitlines() if " @i " in line}
         for line in (folder / "index.sense").read_text().splitlines():
-            key, _, number, uses = line.split()
+            key, place, number, uses = line.split()
             name, _, sense = key.partition("%")
             part, file = (int(field) for field in sense.split(":")[:2])
             (self.nouns if part == 1 else self.others)[name] += int(uses)
@@ -53,6 +55,8 @@ class WordNet:
                 self.adjectives[name] += int(uses)
             if part == 1 and number == "1":
                 self.kind[name] = file
+                if place in instances:
+                    self.names.add(name)
         self.used: Counter[str] = Counter()  # words and rows of two in definitions and examples
         for part in ("noun", "verb", "adj", "adv"):
             for line in (folder / f"data.{part}").read_text().splitlines():
@@ -84,8 +88,9 @@ class WordNet:
         )
 
     def terms(self) -> set[str]:
-        words = {name for name in self.kind if re.fullmatch(r"[a-z]{3,}", name) and self.is_common(name)}
-        pairs = {n for n in self.kind if re.fullmatch(r"[a-z]{3,}_[a-z]{3,}", n) and self.is_common_pair(n)}
+        nouns = self.kind.keys() - self.names
+        words = {name for name in nouns if re.fullmatch(r"[a-z]{3,}", name) and self.is_common(name)}
+        pairs = {n for n in nouns if re.fullmatch(r"[a-z]{3,}_[a-z]{3,}", n) and self.is_common_pair(n)}
         return words | {name.replace("_", " ") for name in pairs}
 
     def common_adjectives(self, nouns: set[str]) -> set[str]:

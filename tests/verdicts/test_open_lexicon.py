@@ -47,6 +47,8 @@ def objects(text: str) -> list[str]:
         ("A snow-covered slope without people and no dogs.", ["slope"]),
         ("A sofa, a couch and a TV, a television.", ["couch", "couch", "television", "television"]),
         ("The seating is comfortable and he is seated.", []),
+        ("A man drew a cat.", ["man", "cat"]),  # Drew is the name of a person, too
+        ("Paul from Ontario sees the moon above the Eiffel Tower.", ["moon", "eiffel tower"]),
     ],
 )
 def test_reading(text: str, expected: list[str]) -> None:
