@@ -20,6 +20,7 @@ from seewhen.backbones.prompts import chat_prompt, model_inputs
 from seewhen.decoding.aside import Aside
 from seewhen.decoding.method import Method
 from seewhen.errors import InvalidInput, InvalidMethod, SeewhenError, UnsupportedMode, UnsupportedModel
+from seewhen.methods.confirm_judge import Sentences
 from seewhen.methods.confirm_words import Words
 from seewhen.scenes import render, sample
 from seewhen.verdicts.lexicon import lexicon_named
@@ -322,18 +323,40 @@ def test_a_row_without_image_is_not_asked():
         assert handle.trace.told[0]["asked"] == 0
 
 
-def test_a_streamer_gets_sentences(capsys):
+def test_an_answer_in_another_language_has_a_note():
+    class German(WordyTokenizer):
+        def decode(self, tokens: Any, skip_special_tokens: bool = False) -> str:
+            return "Der Hund liegt auf dem Sofa" if len(tokens) > 1 else super().decode(tokens)
+
+    method = seewhen.method("confirm", lexicon="coco", verdict="asking").prepare(German())
+    with pytest.warns(UserWarning, match="not English, but the lexicon is"):
+        generate("llava", method, rows=1)
+
+
+def test_a_streamer_gets_sentences(monkeypatch):
+    """Each as soon as it is settled, nothing that is taken back, and the same tokens as the answer in the end."""
     seen: list[int] = []
+    steps: list[int] = []  # that were made when each token came
+    note = Sentences._note
+    made: list[int] = []
+    monkeypatch.setattr(Sentences, "_note", lambda self, newest: (made.append(1), note(self, newest))[1])
 
     class Streamer:
         def put(self, value: torch.Tensor) -> None:
-            seen.append(value)
+            seen.extend(value.flatten().tolist())
+            steps.extend([len(made)] * value.numel())
 
         def end(self) -> None:
-            seen.append(None)
+            seen.append(NEVER)
 
-    tokens, _ = generate("llava", confirm(threshold=0.0), rows=1, streamer=Streamer())
-    assert [int(v) for v in seen[1:-1]] == tokens[0].tolist() and seen[-1] is None
+    tokens, trace = generate("llava", confirm(threshold=0.0), rows=1, seed=4, streamer=Streamer())
+    answer = tokens[0].tolist()
+    assert seen[-len(answer) - 1 :] == [*answer, NEVER]
+    when = steps[-len(answer) :]
+    assert len(set(when)) > 1 and trace.told[0]["taken_back"]
+    ends = [n for n in range(1, len(answer)) if when[n] != when[n - 1]]
+    assert all(answer[end - 1] in TOKENIZER.stops for end in ends)
+    assert all(step > place for place, step in enumerate(when))
 
 
 # -- refusals ------------------------------------------------------------------------------------------------

@@ -143,6 +143,13 @@ def test_without_continuing_every_object_still_has_its_verdict(model: seewhen.Re
     assert any("go on in words" in note for note in found.notes)
 
 
+def test_an_answer_in_another_language_has_a_note(model: seewhen.Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not model.generate(scene(0), ASK, CONFIRM, max_new_tokens=16).notes
+    monkeypatch.setattr("seewhen.verdicts.lexicon._may_be_english", lambda text: False)
+    (note,) = model.generate(scene(0), ASK, CONFIRM, max_new_tokens=16).notes
+    assert "not English, but the lexicon is" in note
+
+
 @pytest.mark.parametrize("number", [2, 3])
 def test_without_continuing_only_a_first_sentence_stays_denied(model: seewhen.Remote, number: int) -> None:
     """The packaged model heeds no words, and to the open lexicon the place it names first is an object."""

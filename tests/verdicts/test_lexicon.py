@@ -74,7 +74,18 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["这张图片里有一只狗和一只猫", "Auf dem Bild sieht man einen Hund und eine Katze in einem Korb"]
+    "text",
+    [
+        "这张图片里有一只狗和一只猫",
+        "Auf dem Bild sieht man einen Hund und eine Katze in einem Korb",
+        "Der Hund liegt auf dem Sofa.",
+        "Un perro y un gato en la mesa.",
+        "Le chien est sur la table.",
+        "Il cane è sul tavolo vicino al gatto.",
+        "Een hond is op de tafel naast een kat.",
+        "Um cachorro em uma mesa.",
+        "Hund Katze Maus Tisch Stuhl Baum Blume Haus Wolke Himmel",
+    ],
 )
 def test_other_languages_need_a_list(text: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="English"):
@@ -82,8 +93,27 @@ def test_other_languages_need_a_list(text: str, tmp_path: Path) -> None:
     read_lexicon(written(tmp_path, "狗\n")).check_language(text)
 
 
+def test_a_list_in_another_language_of_plain_letters(tmp_path: Path) -> None:
+    own = read_lexicon(written(tmp_path, "cane\ngatto\n"))
+    text = "Il cane nero sta seduto sul tavolo vicino al gatto e alla lampada rossa"
+    own.check_language(text)
+    assert own.note_if_foreign(text) is None
+    assert [mention.object for mention in read_mentions(text, own)] == ["cane", "gatto"]
+    assert lexicon_named("open").note_if_foreign(text) is not None
+
+
 @pytest.mark.parametrize(
-    "text", ["", "dog, cat", "The café is open and a man sits in front of it with a dog.", "🐶"]
+    "text",
+    [
+        "",
+        "Yes Yes Yes Yes train couch Yes Yes ball phone Yes Yes",
+        "dog, cat",
+        "The café is open and a man sits in front of it with a dog.",
+        "🐶",
+        "dog, cat, mouse, table, chair, lamp, car, tree, bird, fish",
+        "An El Camino de la Costa poster is on the wall.",
+        "A van en route",
+    ],
 )
 def test_english_is_not_refused(text: str) -> None:
     lexicon_named("coco").check_language(text)

@@ -45,6 +45,8 @@ class RunningSession(Protocol):
     calls: Calls
     questions: Kept[Any]
 
+    def warn(self, message: str) -> None: ...
+
 
 class Aside:
     """Questions about one running sequence. Made by the decoding loop for methods with a judge."""
@@ -79,6 +81,10 @@ class Aside:
     def options(self) -> dict[str, Any]:
         """Arguments of the running `generate` call that are the method's own."""
         return self._session.calls.current.options
+
+    def warn(self, message: str) -> None:
+        """A note in the running call."""
+        self._session.warn(message)
 
     def copied(self, columns: int) -> DynamicCache | None:
         """The prompt's first `columns` columns of all rows in a cache of its own; None where layers keep none.

@@ -210,7 +210,10 @@ class Sentences(Judge):
 
     def finish(self, tokens: Sequence[list[int]]) -> list[dict[str, Any]]:
         """Of each row: every mention with its verdict, what was taken back, what it cost."""
+        texts, lexicon = [self.words.text(row) for row in tokens], self.words.lexicon
+        if note := next(filter(None, map(lexicon.note_if_foreign, texts)), None):
+            self.aside.warn(note)
         return [
-            answer.told(self.words.text(row), len(row), self.words.lexicon, self.threshold)
-            for answer, row in zip(self.answers, tokens, strict=True)
+            answer.told(text, len(row), lexicon, self.threshold)
+            for answer, text, row in zip(self.answers, texts, tokens, strict=True)
         ]

@@ -220,7 +220,9 @@ class Remote:
         writer = Writer(asked, messages, judging, decoding.max_new_tokens, sampling, settled)
         writer.answer.asks = bool(asked.images)
         told = writer.write()
-        return Written(writer.text.strip(), len(writer.tokens), meter.usage, told, self.offers.notes)
+        foreign = lexicon.note_if_foreign(writer.text)
+        notes = (*self.offers.notes, *([foreign] if foreign else []))
+        return Written(writer.text.strip(), len(writer.tokens), meter.usage, told, notes)
 
 
 def check_served(method: Method) -> None:

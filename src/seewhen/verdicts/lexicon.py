@@ -20,12 +20,14 @@ MOST_BYTES = 16 << 20
 LONGEST = 8  # words in a term
 _SHORTEST = 3  # letters of each half of a word that is split
 _NO_TEXT = ("Cc", "Co", "Cs", "Cn")  # control, private, half and unassigned characters
+_FEW = 10  # words of a text that may be a list of objects
+_KNOWN = 0.3  # share of the words of such a list that are known
 
 
 @cache
 def english(kind: str) -> frozenset[str]:
     """Words of English: `plural` have no singular, `frequent` are in any text, `openers` stand before a noun,
-    `grammar` decides, and `whole` words are no beginnings of others."""
+    `grammar` decides, and `whole` words are no beginnings of others. `others` are frequent in other languages."""
     return frozenset(_packaged("english.json")[kind].split())
 
 
@@ -42,7 +44,8 @@ class Lexicon:
     verbs: frozenset[str] = frozenset()  # terms whose verb forms count as well
     irregular: Mapping[str, str] = field(default_factory=dict)  # inflected form -> word
     kept: frozenset[str] = frozenset()  # forms that are never reduced
-    is_english: bool = True  # its words take English endings and stand in English text
+    is_english: bool = True  # its words take English endings
+    own: bool = False  # a list of the user's: nobody else knows in which language
     # Of nouns in a row only the last names the object ("kitchen sink"), and doubtful words are read with care.
     only_heads: bool = False
     doubtful: frozenset[str] = frozenset()  # nouns after one of `openers`, something else elsewhere
@@ -104,11 +107,20 @@ class Lexicon:
 
     def check_language(self, text: str) -> None:
         """Refuses text that is clearly not English where the words are."""
-        if self.is_english and not _may_be_english(text):
+        if not self.own and not _may_be_english(text):
             raise InvalidInput(
                 f"This lexicon is English and the text is not: {text[:40]!r}.",
                 "Give a list in that language: a file, one object per line, its other forms after commas.",
             )
+
+    def note_if_foreign(self, text: str) -> str | None:
+        """What to say of an answer in which such words cannot be found."""
+        if self.own or _may_be_english(text):
+            return None
+        return (
+            "The answer is not English, but the lexicon is: most of what it names was not asked about. "
+            "Give a list in that language as the lexicon, a file with one object per line."
+        )
 
 
 def _respelled(term: str, heads: frozenset[str]) -> Iterator[str]:
@@ -124,8 +136,14 @@ def _may_be_english(text: str) -> bool:
     letters = [letter for letter in text[:10_000] if letter.isalpha()]
     if sum(letter < "\u0250" for letter in letters) < len(letters) / 2:
         return False
-    words = [word.lower() for word in text[:10_000].split()]
-    return len(words) < 10 or not english("frequent").isdisjoint(words)
+    words = [word.text for word in words_of(text[:10_000]) if word.text.isalpha()]
+    here, elsewhere = (sum(word in english(kind) for word in words) for kind in ("frequent", "others"))
+    if elsewhere > max(1, 2 * here):
+        return False
+    if here or len(words) < _FEW:
+        return True
+    different = set(words)
+    return len(different & (english("whole") | open_lexicon().words)) >= _KNOWN * len(different)
 
 
 def lexicon_named(name: str) -> Lexicon:
@@ -201,7 +219,7 @@ def read_lexicon(path: Path) -> Lexicon:
     if not node:
         raise InvalidInput(f"{path} names no object.", "Write one object per line, its synonyms after commas.")
     is_english = all(term.isascii() for term in node)
-    return Lexicon(node, {term: term for term in node if " " in term}, is_english=is_english)
+    return Lexicon(node, {term: term for term in node if " " in term}, is_english=is_english, own=True)
 
 
 def _key(term: str) -> str:
