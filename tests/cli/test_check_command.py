@@ -147,6 +147,24 @@ def test_calibrate_refuses_what_cannot_be_kept(run: Run, checkpoint: Path, label
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--keep", "1"), "share to keep"),
+        (("--keep", "nan"), "share to keep"),
+        (("--drafts", "17"), "equal to 16"),
+    ],
+)
+def test_calibrate_refuses_before_anything_is_loaded(
+    run: Run, labels: Path, tmp_path: Path, flags: tuple[str, ...], told: str
+) -> None:
+    from seewhen.methods.confirm import MOST_DRAFTS
+
+    nowhere = ("--model", tmp_path / "nowhere", "--data", labels / "labels.jsonl")
+    ran = run("calibrate", "confirm", *nowhere, *flags, "--out", tmp_path / "verdict.json")
+    assert ran.code == 2 and told in ran.err and MOST_DRAFTS == 16
+
+
 def test_diagnose_in_words_and_as_json(
     run: Run, checkpoint: Path, labels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

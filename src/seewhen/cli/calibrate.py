@@ -45,7 +45,9 @@ def confirm(
     ] = True,
     drafts: Annotated[
         int,
-        typer.Option("--drafts", help="For confirm:drafts=N: the verdict knows what N further texts name."),
+        typer.Option(
+            "--drafts", min=0, max=16, help="For confirm:drafts=N: the verdict knows what N further texts name."
+        ),
     ] = 0,
     seed: Annotated[int, typer.Option("--seed", help="Of sampling, and of the halves for fit and threshold.")] = 0,
     material: MaterialFlags,
@@ -59,6 +61,9 @@ def confirm(
 
     seewhen calibrate confirm --model photo --data coco --image-list train.txt --keep 0.95 --out verdict.json
     """
+    from seewhen.verdicts.conformal import check_keep
+
+    check_keep(keep)
     _check(out, model)
     images = material.images()
 
@@ -70,7 +75,7 @@ def confirm(
     verdict.save(out)
     facts = verdict.about
     typer.echo(
-        f"{out}: fitted on {facts['mentions']} objects said, {facts['invented']} of them invented; {keep:.0%} of "
+        f"{out}: fitted on {facts['mentions']} objects said, {facts['invented']} of them invented; {100 * keep:g}% of "
         f"true ones are confirmed from a probability of {verdict.threshold:.2f}. "
         f"Use it as --method confirm:{f'drafts={drafts},' if drafts else ''}verdict={out}"
     )

@@ -14,19 +14,24 @@ from seewhen.verdicts.fitting import fit_verdict
 from seewhen.verdicts.verdict import Signals, Verdict
 
 
+def check_keep(keep: float) -> None:
+    """Refuses what is no share, before anything is spent on it."""
+    if not 0 < keep < 1:
+        raise InvalidInput(f"The share to keep is {keep}.", "Give a number between 0 and 1, such as 0.97.")
+
+
 def keeping_threshold(scores: Sequence[float], keep: float) -> float:
     """The highest threshold that a new true object reaches with probability `keep` at least.
 
     `scores` are those of true objects that the verdict was not fitted on. With n of them the k-th smallest,
     k = floor((n + 1)(1 - keep)), is exceeded or met by a new one with probability 1 - k/(n + 1) >= keep.
     """
-    if not 0 < keep < 1:
-        raise InvalidInput(f"The share to keep is {keep}.", "Give a number between 0 and 1, such as 0.97.")
+    check_keep(keep)
     rank = math.floor((len(scores) + 1) * (1 - keep) + 1e-9)
     if rank < 1:
         needed = math.ceil(1 / (1 - keep) - 1 - 1e-9)
         raise InvalidInput(
-            f"{len(scores)} true objects cannot promise that {keep:.0%} are kept: it takes {needed}.",
+            f"{len(scores)} true objects cannot promise that {100 * keep:g}% are kept: it takes {needed}.",
             "Give more labelled images, or keep a smaller share.",
         )
     return float(np.partition(np.asarray(scores, dtype=np.float64), rank - 1)[rank - 1])
