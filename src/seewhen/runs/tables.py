@@ -207,8 +207,8 @@ def speed_grid(group: Group) -> Grid | None:
     notes = ["Whole runs in batches, start-up excluded: not the latency of a single answer."]
     if asks:
         notes.append(
-            "Asked, taken back: objects and sentences per answer. Tokens are those of the final answer. Questions and "
-            "drafts count in ms/token, not in steps."
+            "Asked, taken back: objects and sentences per answer. Tokens are those of the final answer. "
+            "Questions and drafts count in ms/token, not in steps."
         )
     return Grid("Speed", header, tuple(rows), tuple(notes))
 
