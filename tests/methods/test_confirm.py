@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transformers import LogitsProcessor
+from transformers import LogitsProcessor, LogitsProcessorList
 
 import seewhen
 import tiny
@@ -22,6 +22,7 @@ from seewhen.decoding.method import Method
 from seewhen.errors import InvalidInput, InvalidMethod, SeewhenError, UnsupportedMode, UnsupportedModel
 from seewhen.methods.confirm_judge import Sentences
 from seewhen.methods.confirm_words import Words
+from seewhen.runs.noise import HashedNoise, OwnNoise
 from seewhen.scenes import render, sample
 from seewhen.verdicts.lexicon import lexicon_named
 from seewhen.verdicts.questions import QUESTION
@@ -188,6 +189,29 @@ def test_sampled_ahead_the_promise_is_kept(packaged):
             assert {m.object for m in read_mentions(said, LEXICON)} & denied <= marked
             backs += len(of_row["taken_back"])
     assert backs
+
+
+@pytest.mark.parametrize(
+    ("fast", "draws"),
+    [("off", "torch"), ("off", "streams"), ("graph", "streams"), ("off", "hash"), ("graph", "hash")],
+)
+def test_sampled_rows_do_not_notice_that_a_neighbour_says_it_again(packaged, fast, draws):
+    """Streams are those of runs. With captured steps torch's own draws are other ones then, as docs/confirm.md says."""
+    ends, answers, backs = frozenset([packaged[1].tokenizer.eos_token_id]), [], []
+    for neighbour in (0, 9):
+        torch.manual_seed(0)
+        given: dict[str, Any] = {"do_sample": True, "top_k": 0}
+        if draws != "torch":
+            noise = OwnNoise([3, 4], 1.0, ends) if draws == "streams" else HashedNoise([3, 4], 1.0)
+            given = {"logits_processor": LogitsProcessorList([noise])}
+        method = "confirm:lexicon=coco,threshold=1.0,verdict=auto"
+        tokens, told = described(packaged, method, fast, [neighbour, 1], **given)
+        answers.append(tokens[1].tolist())
+        backs.append(len(told[0]["taken_back"]))
+    length = min(map(len, answers))
+    assert answers[0][:length] == answers[1][:length]
+    assert not any(answers[0][length:] + answers[1][length:])
+    assert backs[0] == 0 < backs[1]
 
 
 OTHERS = {

@@ -75,8 +75,8 @@ def confirm(
     verdict.save(out)
     facts = verdict.about
     typer.echo(
-        f"{out}: fitted on {facts['mentions']} objects said, {facts['invented']} of them invented; {100 * keep:g}% "
-        f"of true ones are confirmed from a probability of {verdict.threshold:.2f}. "
+        f"{out}: fitted on {facts['mentions']} objects said, {facts['invented']} of them invented; "
+        f"{100 * keep:g}% of true ones are confirmed from a probability of {verdict.threshold:.2f}. "
         f"Use it as --method confirm:{f'drafts={drafts},' if drafts else ''}verdict={out}"
     )
 
