@@ -100,7 +100,9 @@ def test_neither_tower_nor_prompt_is_read_again(monkeypatch):
     model, towers, drawn = tiny.model("llava"), [], []
     handle = model.model.vision_tower.register_forward_hook(lambda *_: towers.append(1))
     logits = DraftPasses.logits
-    monkeypatch.setattr(DraftPasses, "logits", lambda self, e: (drawn.append(tuple(e.shape[:2])), logits(self, e))[1])
+    monkeypatch.setattr(
+        DraftPasses, "logits", lambda self, e: (drawn.append(tuple(e.shape[:2])), logits(self, e))[1]
+    )
     try:
         generate("llava", confirm(threshold=0.3, drafts=4), rows=3)
     finally:
@@ -125,7 +127,9 @@ def test_several_answers_to_one_prompt_have_the_same_drafts_which_are_drawn_once
 def test_drafts_end_when_nobody_waits(monkeypatch):
     """The clock of `generate`, a client who left: looked at while drafts are drawn, too."""
     logits, steps, late = DraftPasses.logits, [], []
-    monkeypatch.setattr(DraftPasses, "logits", lambda self, e: (steps.append(1), late.append(1), logits(self, e))[2])
+    monkeypatch.setattr(
+        DraftPasses, "logits", lambda self, e: (steps.append(1), late.append(1), logits(self, e))[2]
+    )
 
     class Clock(StoppingCriteria):
         def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:

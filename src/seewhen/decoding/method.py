@@ -152,7 +152,9 @@ def _checked(cls: type[Method], values: Mapping[str, Any]) -> dict[str, Any]:
     unknown = set(values) - set(kinds)
     if unknown:
         raise no_parameter(cls.name, unknown, kinds)
-    return {name: fitted(cls.name, name, kinds[name], value, name in cls.endless) for name, value in values.items()}
+    return {
+        name: fitted(cls.name, name, kinds[name], value, name in cls.endless) for name, value in values.items()
+    }
 
 
 def meanings(cls: type[Method]) -> dict[str, str]:

@@ -80,7 +80,9 @@ def terms(spec: str) -> list[Term]:
     """The methods that `spec` combines. Their names exist; presets and parameters are not looked at yet."""
     found = [_term(text) for text in split(spec, "+")]
     if not all(term.name for term in found):
-        raise InvalidMethod(f"{spec!r} has a place without a method's name.", "For example: cai, cai:paper, cai+vcd.")
+        raise InvalidMethod(
+            f"{spec!r} has a place without a method's name.", "For example: cai, cai:paper, cai+vcd."
+        )
     for term in found:
         METHODS.check(term.name)
     return found
