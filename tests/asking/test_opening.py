@@ -10,6 +10,11 @@ import torch
 from seewhen.asking import opening
 
 
+@pytest.fixture(autouse=True)
+def _no_number_of_threads_is_told(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+
 @pytest.mark.parametrize(
     ("cores", "ours", "running", "idle"),
     [(2, 2, 1, 2), (2, 2, 2, 1), (2, 2, 9, 1), (8, 8, 4, 5), (64, 4, 33, 2)],
