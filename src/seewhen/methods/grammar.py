@@ -21,7 +21,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from seewhen.decoding.fitting import called
+from seewhen.decoding.parameter_values import called
 from seewhen.errors import InvalidInput, InvalidMethod
 from seewhen.methods.known import METHODS, method_class, method_from_json, method_names
 from seewhen.registry import no_parameter
@@ -261,9 +261,9 @@ def read_setting(method: Method | type[Method], name: str, text: str) -> tuple[s
 
 def parse_value(kind: Any, text: str, name: str) -> Any:
     """`text` as a value of type `kind`: numbers, words, lists, true and false, none where it is allowed."""
-    from seewhen.decoding.method import options_of
+    from seewhen.decoding.parameter_values import types_of
 
-    return _read(options_of(kind), text, name)
+    return _read(types_of(kind), text, name)
 
 
 def _read(kinds: Iterable[Any], text: str, name: str) -> Any:

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
-from seewhen.decoding.method import Combined, Method, Part, options_of, parameter_kinds
+from seewhen.decoding.method import Combined, Method, Part, parameter_kinds
+from seewhen.decoding.parameter_values import types_of
 from seewhen.errors import InvalidMethod
 from seewhen.methods import method as make_method
 from seewhen.methods import method_class, method_names
@@ -63,7 +64,7 @@ def _checked(kinds: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
 
 
 def _value(name: str, value: Any, kind: Any) -> Any:
-    options = options_of(kind)
+    options = types_of(kind)
     if not all(_settable(option) for option in options):
         raise InvalidMethod(f"{name} cannot be set by a request.", "It is for the server's default method.")
     if value is None and name.endswith("seed"):
@@ -117,7 +118,7 @@ def public(method: Method) -> dict[str, Any]:
 
 def _closed(method: Method | type[Method]) -> set[str]:
     """Parameters that no request may set."""
-    return {name for name, kind in parameter_kinds(method).items() if not all(map(_settable, options_of(kind)))}
+    return {name for name, kind in parameter_kinds(method).items() if not all(map(_settable, types_of(kind)))}
 
 
 def _opened(method: Method) -> Method:
@@ -163,7 +164,7 @@ def _parameter(
 ) -> dict[str, Any]:
     """A parameter with its kind, default and, for a number, the range in which it makes sense."""
     told: dict[str, Any] = {"name": field.name, "type": _type_name(kind), "default": _default(field)}
-    options = options_of(kind)
+    options = types_of(kind)
     if int in options or float in options:
         whole = float not in options
         used = [_default(field), *(values.get(field.name) for values in presets.values())]
@@ -181,6 +182,6 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 def _type_name(kind: Any) -> list[str]:
     names = {int: "integer", float: "number", bool: "boolean", type(None): "null"}
     found: list[str] = []
-    for option in options_of(kind):
+    for option in types_of(kind):
         found += list(get_args(option)) if get_origin(option) is Literal else [names[option]]
     return found

@@ -1,7 +1,7 @@
 """A value given for a method's parameter: made one of the parameter's own types, or refused.
 
-The grammar reads text and the server reads JSON, each with its own rules; what a program passes is seen here first. A
-parameter of another kind (a plugin may have callables) takes anything.
+The grammar reads text and the server reads JSON, each with its own rules; what a program passes is seen here
+first. A parameter of another kind (a plugin may have callables) takes anything.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from seewhen.errors import InvalidMethod
 
 
-def options_of(kind: Any) -> tuple[Any, ...]:
+def types_of(kind: Any) -> tuple[Any, ...]:
     """The types that a parameter may have: those of a union, or the one."""
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
@@ -24,7 +24,7 @@ def options_of(kind: Any) -> tuple[Any, ...]:
 def fitted(method: str, name: str, kind: Any, value: Any, endless: bool) -> Any:
     """`value` as a value of type `kind`. 3 and 3.0 are one number where only fractions are meant; `endless` allows
     infinity."""
-    options = options_of(kind)
+    options = types_of(kind)
     for option in sorted(options, key=lambda option: option is float):  # a whole number stays one where it may
         for found in _as(option, value):
             if not isinstance(found, float) or math.isfinite(found) or (endless and math.isinf(found)):
@@ -41,10 +41,10 @@ def _as(option: Any, value: Any) -> list[Any]:
     if option is bool:
         return [value] if isinstance(value, bool) else []
     if option is int:
-        whole = isinstance(value, Integral) and not isinstance(value, bool)
+        whole = not isinstance(value, bool) and isinstance(value, Integral)
         return [int(value)] if whole else []
     if option is float:
-        return [_float(value)] if isinstance(value, Real) and not isinstance(value, bool) else []
+        return [_float(value)] if not isinstance(value, bool) and isinstance(value, Real) else []
     if option is str:
         return [os.fspath(value)] if isinstance(value, str | os.PathLike) else []
     if get_origin(option) is Literal:
