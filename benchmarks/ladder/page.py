@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from ladder import picture
-from ladder.measures import cut_off, models, signal
+from ladder.measures import signal
 from ladder.predicting import correlations, effects_of, leave_one_out
-from ladder.recovering import ASKING, promising
-from ladder.recovering import recovered as recovered_by
+from ladder.recovering import by_model, by_rung, cut_by_rung
 from ladder.rungs import PACKAGED
 from ladder.stand_in import Response, distance
-from ladder.summary import METHODS, WAYS, against, summary
+from ladder.summary import METHODS, WAYS, summary
 from ladder.tasks import CHOICE
 from seewhen.runs.grid import pipe_table
-from seewhen.verdicts.ceiling import Estimate
 
 # The packaged model's responses to the rivals, shifted scenes, sampled: the tables of benchmarks/embedded.md.
 ELSEWHERE = {
@@ -84,13 +82,10 @@ def effects(entries: Sequence[Entry], way: str, metric: str) -> str:
     return pipe_table(("rung", *names), rows)
 
 
-def beyond(folder: Path, entries: Sequence[Entry]) -> str:
-    """What contrasts and CAI do beyond their plausibility cut, sampled."""
-    names = [n for n in ("contrast", "cai", "cai paper", "cai reference", "vcd", "pai") if _any(entries, n)]
-    rows = []
-    for entry in entries:
-        found = [against(folder, entry["models"], name, "min-p", "sampled") for name in names]
-        rows.append((entry["name"], *(cell(each.get("chair_i")) for each in found)))
+def beyond(entries: Sequence[Entry]) -> str:
+    """What methods do beyond their plausibility cut, sampled."""
+    names = [name for name in METHODS if any(name in entry["beyond"] for entry in entries)]
+    rows = [(e["name"], *(cell(e["beyond"].get(name, {}).get("chair_i")) for name in names)) for e in entries]
     return pipe_table(("rung", *names), rows)
 
 
@@ -109,7 +104,7 @@ def recovered(entries: Sequence[Entry], way: str) -> str:
     return pipe_table(("rung", "recoverable, points", *names), rows)
 
 
-def asking(folder: Path, way: str, replicates: int = 1000) -> str:
+def asking(rows: Sequence[Entry]) -> str:
     """How much `confirm` recovers on rungs with five points or more to recover, over the same models."""
     head = (
         "rung",
@@ -120,35 +115,31 @@ def asking(folder: Path, way: str, replicates: int = 1000) -> str:
         "change of recall",
         "share, percent",
     )
-    rows = []
-    for kind, names in promising(folder, models(folder), way).items():
-        for method in ASKING:
-            if found := recovered_by(folder, names, method, way, replicates):
-                points = (_estimate(each, 1) for each in (found.ceiling, found.taken, found.recall))
-                rows.append((kind, method, str(len(found.models)), *points, _estimate(found.share, 0)))
-    return pipe_table(head, rows)
+    shown = []
+    for row in rows:
+        points = (estimate(row[name], 1) for name in ("recoverable", "recovered", "recall"))
+        named = (row["rung"], row["method"], str(len(row["models"])))
+        shown.append((*named, *points, estimate(row["share"], 0)))
+    return pipe_table(head, shown)
 
 
-def cutting(folder: Path) -> str:
+def cutting(rows: Sequence[Entry]) -> str:
     """A control beside it: the same rungs' regular captions, cut off."""
-    rows = []
-    for kind, names in promising(folder, models(folder)).items():
-        for sentences in (1, 2, 3):
-            found = cut_off(folder, names, sentences)
-            shown = (cell(found[metric]) for metric in ("chair_i", "recall"))
-            rows.append((kind, str(len(names)), str(sentences), *shown))
-    return pipe_table(("rung", "models", "sentences", "CHAIR_i", "recall"), rows)
+    shown = [
+        (row["rung"], str(len(row["models"])), str(row["sentences"]), cell(row["chair_i"]), cell(row["recall"]))
+        for row in rows
+    ]
+    return pipe_table(("rung", "models", "sentences", "CHAIR_i", "recall"), shown)
 
 
-def _estimate(found: Estimate, digits: int) -> str:
+def estimate(found: Sequence[float], digits: int) -> str:
+    """A value with its interval."""
+
     def shown(value: float) -> str:
         return "above 300" if value > 300 else f"{value:.{digits}f}"
 
-    return f"{shown(found.value)} ({shown(found.low)}, {shown(found.high)})"
-
-
-def _any(entries: Sequence[Entry], name: str) -> bool:
-    return any(name in entry["effects"] for entry in entries)
+    value, low, high = map(shown, found)
+    return f"{value} ({low}, {high})"
 
 
 def predictions(entries: Sequence[Entry]) -> tuple[str, dict[str, Any]]:
@@ -203,9 +194,8 @@ def package(entries: Sequence[Entry], facts: Mapping[str, Any]) -> dict[str, Any
     return {"about": about, "device": facts.get("device"), "versions": facts.get("versions"), "rungs": rungs}
 
 
-def page(folder: Path, entries: Sequence[Entry]) -> tuple[str, dict[str, Any]]:
-    """All tables as Markdown, and the predictions as data."""
-    table, kept = predictions(entries)
+def page(folder: Path, entries: Sequence[Entry], asked: Mapping[str, Sequence[Entry]], table: str) -> str:
+    """All tables as Markdown. `asked`: what `confirm` recovers, and the control; `table`: what predicts."""
     parts = ["# What the ladder found", "", "Intervals: 95 %, bootstrap over scenes, paired; * excludes zero.", ""]
     parts += ["## The rungs", "", levels(entries), "", "## The stand-in", "", *choice(folder), ""]
     for way in WAYS:
@@ -221,7 +211,7 @@ def page(folder: Path, entries: Sequence[Entry]) -> tuple[str, dict[str, Any]]:
                 effects(entries, way, metric),
                 "",
             ]
-    parts += ["## CHAIR_i, sampled: difference from min-p, points", "", beyond(folder, entries), ""]
+    parts += ["## CHAIR_i, sampled: difference from min-p, points", "", beyond(entries), ""]
     for way in WAYS:
         title = f"## How much of the recoverable share each method takes back, {way}, percent"
         parts += [title, "", recovered(entries, way), ""]
@@ -232,13 +222,15 @@ def page(folder: Path, entries: Sequence[Entry]) -> tuple[str, dict[str, Any]]:
             "",
             "Objects counted once a caption; the same models on both sides.",
             "",
-            asking(folder, way),
+            asking(asked[way]),
             "",
         ]
+    title = "## The same for single models with five points or more, four drafts, greedy"
+    parts += [title, "", asking(asked["models"]), ""]
     title = "## The same rungs' regular captions cut off after some sentences, greedy: difference, points"
-    parts += [title, "", cutting(folder), ""]
+    parts += [title, "", cutting(asked["cut"]), ""]
     parts += ["## What predicts it", "", table, ""]
-    return "\n".join(parts), kept
+    return "\n".join(parts)
 
 
 def main() -> None:
@@ -252,9 +244,12 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     entries = summary(options.found)
     facts = json.loads((options.found / "facts.json").read_text("utf-8"))
-    text, kept = page(options.found, entries)
-    (options.out / "tables.md").write_text(text, encoding="utf-8")
-    for name, content in (("ladder", {"facts": facts, "rungs": entries}), ("predictions", kept)):
+    asked = {way: by_rung(options.found, way) for way in WAYS}
+    asked |= {"models": by_model(options.found), "cut": cut_by_rung(options.found)}
+    table, kept = predictions(entries)
+    (options.out / "tables.md").write_text(page(options.found, entries, asked, table), encoding="utf-8")
+    files = {"ladder": {"facts": facts, "rungs": entries}, "predictions": kept, "recovered": asked}
+    for name, content in files.items():
         (options.out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     if (options.found / CHOICE).is_file():
         (options.out / CHOICE).write_text((options.found / CHOICE).read_text("utf-8"), encoding="utf-8")

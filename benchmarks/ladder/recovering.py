@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ladder.measures import Array, believed, named_once, recoverable
+from ladder.measures import Array, believed, cut_off, models, named_once, recoverable
 from ladder.rungs import kind_of
 from seewhen.errors import InvalidInput
 from seewhen.verdicts.ceiling import REPLICATES, Draws, Estimate, columns, invented_at_recall, out_of_fold
@@ -32,6 +33,40 @@ class Recovered:
     taken: Estimate
     recall: Estimate
     share: Estimate  # percent of the ceiling
+
+    def to_json(self) -> dict[str, Any]:
+        """Value, low and high of each, as tables show them."""
+        ends = {"recoverable": self.ceiling, "recovered": self.taken, "recall": self.recall, "share": self.share}
+        found = {name: [round(end, 3) for end in (each.value, each.low, each.high)] for name, each in ends.items()}
+        return {"models": list(self.models), **found}
+
+
+def by_rung(folder: Path, way: str, replicates: int = 1000) -> list[dict[str, Any]]:
+    """What each form of `confirm` recovers on every rung with enough to recover, as plain data."""
+    return [
+        {"rung": kind, "method": method, **found.to_json()}
+        for kind, names in promising(folder, models(folder), way).items()
+        for method in ASKING
+        if (found := recovered(folder, names, method, way, replicates))
+    ]
+
+
+def by_model(folder: Path, replicates: int = 1000) -> list[dict[str, Any]]:
+    """The same for single models, greedily with four drafts: those that have enough to recover themselves."""
+    return [
+        {"rung": name, "method": ASKING[-1], **found.to_json()}
+        for name in models(folder)
+        if promising(folder, (name,)) and (found := recovered(folder, (name,), ASKING[-1], "greedy", replicates))
+    ]
+
+
+def cut_by_rung(folder: Path) -> list[dict[str, Any]]:
+    """A control beside it: the same rungs' regular captions, cut off after some sentences; greedy."""
+    return [
+        {"rung": kind, "models": names, "sentences": sentences, **cut_off(folder, names, sentences)}
+        for kind, names in promising(folder, models(folder)).items()
+        for sentences in (1, 2, 3)
+    ]
 
 
 def promising(folder: Path, names: Sequence[str], way: str = "greedy") -> dict[str, list[str]]:

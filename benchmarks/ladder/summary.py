@@ -36,6 +36,8 @@ METHODS = (
     *(n.name for group in GROUPS.values() for n in group if n.name not in ("regular", "min-p")),
 )
 WAYS = ("greedy", "sampled")
+CUT = "min-p"  # the plausibility cut alone, which most methods carry along
+CUTTING = ("contrast", "cai", "cai paper", "cai reference", "vcd", "pai", "only", "icd", "m3id", "dola")
 Entry = dict[str, Any]
 
 
@@ -57,6 +59,11 @@ def _entry(folder: Path, kind: str, names: Sequence[str], replicates: int) -> En
     entry: Entry = {"name": kind, "models": list(names), "weights": _weights(folder, names)}
     entry["regular"] = {way: level(sum(getattr(a, way) for a in regular if a is not None)) for way in WAYS}
     entry["effects"] = {method: found for method in METHODS if (found := _effects(folder, names, method))}
+    entry["asked"] = {
+        method: [n for n in names if answered(folder, n, method) is not None] for method in entry["effects"]
+    }
+    beyond = {method: against(folder, names, method, CUT, "sampled") for method in CUTTING}
+    entry["beyond"] = {method: found for method, found in beyond.items() if found}
     entry["ceiling"] = {way: _ceiling(folder, names, way, replicates) for way in WAYS}
     entry["diagnostics"] = _diagnostics(folder, names)
     for way in WAYS:
@@ -92,12 +99,13 @@ def against(folder: Path, names: Sequence[str], method: str, base: str, way: str
 
 def _ceiling(folder: Path, names: Sequence[str], way: str, replicates: int) -> dict[str, Any]:
     """In points and areas, seeds averaged; the interval is the mean of theirs."""
-    found: list[Ceiling] = []
+    own: dict[str, Ceiling] = {}
     for name in names:
         try:
-            found.append(recoverable(folder, name, way, replicates))
+            own[name] = recoverable(folder, name, way, replicates)
         except (InvalidInput, FileNotFoundError):  # names nothing rightly, or nothing wrongly; or was not asked
             continue
+    found = list(own.values())
     if not found:
         return {}
 
@@ -109,6 +117,7 @@ def _ceiling(folder: Path, names: Sequence[str], way: str, replicates: int) -> d
         name: mean([getattr(each, name) for each in found], 100.0)
         for name in ("invented_now", "invented_at_same_recall", "recoverable")
     }
+    out["each"] = {name: mean([each.recoverable], 100.0) for name, each in own.items()}
     shared = [name for name in found[0].signals if all(name in each.signals for each in found)]
     out["auroc"] = {name: mean([each.signals[name].auroc for each in found]) for name in shared}
     return out

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from seewhen.runs.diagnostics import Diagnostics, TiltShape
 from seewhen.runs.diagnostics_wording import foretold, told
 from seewhen.runs.ladder import LEAST, Rung, ladder, predictions, rungs_of, scalars
 
+ROOT = Path(__file__).parents[2]
 RUNGS = 14
 
 
@@ -121,6 +124,20 @@ def test_the_mean_of_the_rungs_is_no_promise_to_a_model_beyond_them() -> None:
     assert "helps the rungs, of which it is none" in text and "likely to help" not in text
 
 
+def test_a_method_that_few_rungs_know_does_not_speak_for_the_others() -> None:
+    """Rungs reach from 0.05 to 0.5; drafts were measured on those below 0.3 alone, and the model is at 0.4."""
+    rungs = made(lambda d: -6.0, noise=0.1, seed=1)
+    drafts = {"confirm 4 drafts": rungs[0].effects["contrast"]}
+    few = [each for each in rungs if each.diagnostics["divergence"] < 0.3]
+    rungs = [Rung(r.name, r.diagnostics, {**r.effects, **drafts}) if r in few else r for r in rungs]
+    found = predictions(model(divergence=0.4), rungs)
+    text = "\n".join(foretold(found, rungs, model(divergence=0.4)))
+    assert LEAST <= len(few) < len(rungs)
+    assert f"Beyond the {len(few)} rungs measured with confirm 4 drafts: how far" in text
+    assert "Beyond the rungs" not in text and "The contrast, sampled: likely to help" in text
+    assert "Besides, helps the rungs, of which it is none: confirm 4 drafts." in text
+
+
 def test_photographs_know_less_and_are_predicted_by_that() -> None:
     rungs = made(lambda d: 20 * d["divergence"] - 10)
     unlabelled = {name: value for name, value in model().items() if name in ("divergence", "usual_without")}
@@ -141,6 +158,19 @@ def test_what_comes_along_is_read_or_missing() -> None:
         assert rung.name and {"recoverable_greedy", "recoverable_sampled", "asked_auroc"} <= set(rung.diagnostics)
     content = {"rungs": [{"name": "a", "diagnostics": {"divergence": 1.0}, "effects": {}, "regular": {}}]}
     assert rungs_of(content) == (Rung("a", {"divergence": 1.0}, {}),)
+
+
+def test_the_page_quotes_what_the_packaged_ladder_says_of_the_packaged_model() -> None:
+    every = {rung.name: rung for rung in ladder()}
+    own = every.pop("packaged")
+    rungs = list(every.values())
+    text = "\n".join(foretold(predictions(own.diagnostics, rungs), rungs, own.diagnostics, own))
+    quoted = [
+        found
+        for found in re.findall(r"`([^`]*)`", (ROOT / "docs" / "confirm.md").read_text("utf-8"))
+        if found.startswith(("Answers change without", "The contrast, sampled"))
+    ]
+    assert len(quoted) == 2 and all(found in text for found in quoted)
 
 
 def looked(**changed: Any) -> Diagnostics:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from seewhen.runs.diagnostics import Diagnostics, TiltShape
-from seewhen.runs.ladder import Outside, Prediction, Rung
+from seewhen.runs.ladder import Prediction, Rung
 
 _NAMES = {
     "divergence": "how far answers depend on the image",
@@ -112,11 +112,12 @@ def _in_short(found: Sequence[Prediction], own: Rung | None) -> Iterator[str]:
         if one := by_way.get(("contrast", way)):
             there = "" if (known := _measured(own, one)) is None else f"; measured on it {known}"
             yield f"  The contrast, {way}: {_verdict(one)}; predicted CHAIR_i {_points(one)}{there}."
-    helping = [one for one in found if one.high < 0 and one.method != "contrast"]
-    if helping:
-        helping.sort(key=lambda one: one.value)
-        named = ", ".join(dict.fromkeys(one.method for one in helping))
-        yield f"  Besides, {_verdict(helping[0])}: {named}."
+    helping = sorted(
+        (one for one in found if one.high < 0 and one.method != "contrast"), key=lambda one: one.value
+    )
+    for verdict in dict.fromkeys(map(_verdict, helping)):
+        named = ", ".join(dict.fromkeys(one.method for one in helping if _verdict(one) == verdict))
+        yield f"  Besides, {verdict}: {named}."
 
 
 def _dependence(rungs: Sequence[Rung], model: Mapping[str, float]) -> Iterator[str]:
@@ -133,13 +134,19 @@ def _dependence(rungs: Sequence[Rung], model: Mapping[str, float]) -> Iterator[s
 
 
 def _reach(found: Sequence[Prediction]) -> Iterator[str]:
-    outside: dict[str, Outside] = {each.name: each for one in found for each in one.outside}
-    for each in outside.values():
-        name = _NAMES.get(each.name, each.name)
-        yield (
-            f"  Beyond the rungs: {name} is {each.value:.2f}, theirs {each.low:.2f} to {each.high:.2f}: "
-            "what they tell of such a model was never measured."
-        )
+    """How far the model lies beyond what was measured. Some methods were measured on few of the rungs."""
+    widest = sorted(found, key=lambda one: -one.rungs)
+    told: set[str] = set()
+    for one in widest:
+        for each in (each for each in one.outside if each.name not in told):
+            told.add(each.name)
+            methods = dict.fromkeys(other.method for other in found if each in other.outside)
+            some = f"the {one.rungs} rungs measured with {' and '.join(methods)}"
+            whose = "the rungs" if one.rungs == widest[0].rungs else some
+            yield (
+                f"  Beyond {whose}: {_NAMES.get(each.name, each.name)} is {each.value:.2f}, "
+                f"theirs {each.low:.2f} to {each.high:.2f}: what they tell of such a model was never measured."
+            )
     yield (
         "  The rungs are small models of drawn scenes. For another kind of model this is a guess, and how wrong "
         "it may be is not in the interval."
