@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seewhen.decoding.method import Combined, Method, Part, make, options_of, parameter_kinds, part_of
+from seewhen.decoding.fitting import options_of
+from seewhen.decoding.method import Combined, Method, Part, make, parameter_kinds, part_of
 from seewhen.errors import InvalidMethod
 from seewhen.methods import method, method_class, method_from_json, method_names
 from seewhen.methods.grammar import choose, label, split_methods

@@ -1,6 +1,6 @@
 """A value given for a method's parameter: made one of the parameter's own types, or refused.
 
-The grammar reads text and the server reads JSON, each with its own rules; what a program passes is seen here first. A
+The grammar reads text and the server reads JSON, each with its own rules; what a program passes is seen here. A
 parameter of another kind (a plugin may have callables) takes anything.
 """
 
@@ -44,7 +44,7 @@ def _as(option: Any, value: Any) -> list[Any]:
         whole = isinstance(value, Integral) and not isinstance(value, bool)
         return [int(value)] if whole else []
     if option is float:
-        return [_float(value)] if isinstance(value, Real) and not isinstance(value, bool) else []
+        return [] if isinstance(value, bool) or not isinstance(value, Real) else [_float(value)]
     if option is str:
         return [os.fspath(value)] if isinstance(value, str | os.PathLike) else []
     if get_origin(option) is Literal:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_type_hints
 from torch import Tensor
 
 from seewhen.decoding.branches import Branch
-from seewhen.decoding.fitting import fitted, options_of
+from seewhen.decoding.fitting import fitted
 from seewhen.decoding.naming import COMBINED, PART
 from seewhen.decoding.sequence import Intervention
 from seewhen.decoding.tilted_attention import Tilt

@@ -261,7 +261,7 @@ def read_setting(method: Method | type[Method], name: str, text: str) -> tuple[s
 
 def parse_value(kind: Any, text: str, name: str) -> Any:
     """`text` as a value of type `kind`: numbers, words, lists, true and false, none where it is allowed."""
-    from seewhen.decoding.method import options_of
+    from seewhen.decoding.fitting import options_of
 
     return _read(options_of(kind), text, name)
 

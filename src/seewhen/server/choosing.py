@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
-from seewhen.decoding.method import Combined, Method, Part, options_of, parameter_kinds
+from seewhen.decoding.fitting import options_of
+from seewhen.decoding.method import Combined, Method, Part, parameter_kinds
 from seewhen.errors import InvalidMethod
 from seewhen.methods import method as make_method
 from seewhen.methods import method_class, method_names
