@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seewhen.decoding.method import Combined, Method, Part, make, options_of, parameter_kinds, part_of
+from seewhen.decoding.method import Combined, Method, Part, make, parameter_kinds, part_of
+from seewhen.decoding.parameter_values import types_of
 from seewhen.errors import InvalidMethod
 from seewhen.methods import method, method_class, method_from_json, method_names
 from seewhen.methods.grammar import choose, label, split_methods
 
 
 def _values(kind: Any) -> st.SearchStrategy[Any]:
-    return st.one_of(*map(_value, options_of(kind)))
+    return st.one_of(*map(_value, types_of(kind)))
 
 
 def _value(option: Any) -> st.SearchStrategy[Any]:

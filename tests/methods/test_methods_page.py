@@ -18,8 +18,8 @@ def test_the_page_is_up_to_date():
 
 
 def test_the_catalogue_gives_what_the_classes_say():
-    from seewhen.decoding.method import options_of as kinds_of
     from seewhen.decoding.method import parameter_kinds
+    from seewhen.decoding.parameter_values import types_of as kinds_of
     from seewhen.methods import METHODS, method_class
     from seewhen.methods.catalogue import describe, described, options_of
 
