@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +12,23 @@ from seewhen.errors import InvalidInput
 DESCRIBE = "Please describe this image in detail."
 TRIED = "regular,min-p,cai,confirm,cai+confirm,pai"  # what `seewhen try` tries unless told otherwise
 TRIED_SERVED = "regular,confirm"  # and with a served model, inside of which nothing can be done
+# What decoding can do something with, and how that is said.
+_POSSIBLE: Mapping[str, tuple[Callable[[float], bool], str]] = {
+    "temperature": (lambda value: 0 < value < math.inf, "above 0; without sampling decoding is greedy"),
+    "top_p": (lambda value: 0 < value <= 1, "above 0 and at most 1, which is off"),
+    "top_k": (lambda value: value >= 0, "0, which is off, or more"),
+    "min_p": (lambda value: 0 <= value <= 1, "from 0, which is off, to 1"),
+    "repetition_penalty": (lambda value: 0 < value < math.inf, "above 0; 1 is none"),
+    "seed": (lambda value: 0 <= value < 2**63, "from 0 to 9223372036854775807"),
+}
+
+
+def check_possible(**given: float | None) -> None:
+    """Refuse numbers that no decoding can use, by name."""
+    for name, value in given.items():
+        possible, said = _POSSIBLE[name]
+        if value is not None and not possible(value):
+            raise InvalidInput(f"{name.replace('_', '-')} {value} is out of range.", f"Give a number {said}.")
 
 
 @dataclass(frozen=True)
@@ -27,12 +46,13 @@ class Decoding:
     seed: int = 0
 
     def check(self) -> None:
-        """Refuse what would silently do nothing."""
+        """Refuse what would silently do nothing, and what cannot be done."""
         given = [name for name in ("temperature", "top_p", "top_k", "min_p") if getattr(self, name) is not None]
         if given and not self.do_sample:
             raise InvalidInput(
                 f"--{given[0].replace('_', '-')} does nothing in greedy decoding.", "Add --do-sample."
             )
+        check_possible(**{name: getattr(self, name) for name in _POSSIBLE})
 
     def arguments(self) -> dict[str, Any]:
         """For `generate`. Everything is said, so that a checkpoint's generation config decides nothing."""

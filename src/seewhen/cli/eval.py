@@ -75,13 +75,15 @@ def eval_command(
     asks = [captured(ask, asked, model) for ask in asks]
     if run and (len(asks) > 1 or len(methods) > 1):
         raise InvalidInput("--run names one directory for one run.", "Use --out for several.")
+    everything: list[dict[str, Any]] = []
     for ask, benchmark in zip(asks, benchmarks, strict=True):
         found = _evaluate(ask, benchmark, methods, computer, controls and not run, out, run, retry_failed)
-        if as_json:
-            typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
-        else:
+        everything += found
+        if not as_json:
             _show(ask, found)
-    if not as_json:
+    if as_json:
+        typer.echo(json.dumps(everything, ensure_ascii=False, indent=1))
+    else:
         typer.echo(f"Compare: seewhen report {run or out} --out report")
 
 
@@ -143,8 +145,8 @@ def _show(ask: Ask, found: list[dict[str, Any]]) -> None:
         return
     metrics = found[0]["result"]["metrics"]
     names = [name for name in metrics if "/" not in name][:6] or list(metrics)[:6]
-    decoding = f"{ask.seeds} seeds" if ask.sampled else "greedy"
-    table = Table(title=f"{ask.benchmark} {ask.split or ''} {decoding}")
+    decoding = wording.counted(ask.seeds, "seed") if ask.seeds else "greedy"
+    table = Table(title=" ".join(filter(None, (ask.benchmark, ask.split, decoding))))
     for name in ("method", *names):
         table.add_column(name, overflow="fold")
     for entry in found:
@@ -158,4 +160,4 @@ def _show(ask: Ask, found: list[dict[str, Any]]) -> None:
     failures = sum(entry["result"]["failures"] for entry in found)
     if failures:
         first = next(e["result"]["first_failure"] for e in found if e["result"]["first_failure"])
-        console.print(f"{failures} samples have no answer, the first because: {first}", markup=False)
+        console.print(f"{wording.unanswered(failures)}, the first because: {first}", markup=False)

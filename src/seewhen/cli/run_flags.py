@@ -135,6 +135,9 @@ def ask_of(bench: str, asked: AskFlags, model: RunModelFlags) -> Ask:
         how |= served.for_runs()
         idle = [name for name in given(asked, AskFlags) if name in ("batch", "fast", "noise")]
         refuse(idle, SERVED_ELSEWHERE, "Leave it out; --at-once says how much is asked at a time.")
+    if asked.seeds is None:
+        idle = [name for name in given(asked, AskFlags) if name in ("temperature", "noise")]
+        refuse(idle, "does nothing in greedy decoding.", "Add --seeds.")
     flags = asdict(asked) | {"fast": bool(asked.fast)}
     if flags["scenes"] is None:
         del flags["scenes"]

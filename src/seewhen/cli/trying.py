@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seewhen.asking.options import TRIED, TRIED_SERVED
+from seewhen.asking.options import TRIED, TRIED_SERVED, check_possible
 from seewhen.cli.check import JudgingFlags
 from seewhen.cli.options import LoadingFlags, Settings, check_folder, refuse
 from seewhen.cli.run_flags import SERVED_ELSEWHERE, ServedOftenFlags
@@ -46,10 +46,7 @@ class SamplingFlags:
         """Refuse what would silently do nothing."""
         if self.temperature is not None and not self.do_sample:
             raise InvalidInput("--temperature does nothing in greedy decoding.", "Add --do-sample.")
-        if self.temperature is not None and self.temperature <= 0:
-            raise InvalidInput(
-                f"--temperature {self.temperature} is none.", "Leave out --do-sample for greedy decoding."
-            )
+        check_possible(temperature=self.temperature, seed=self.seed)
 
 
 def try_command(

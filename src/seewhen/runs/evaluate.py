@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from seewhen.asking.options import check_possible
 from seewhen.backbones.hub import where_found
 from seewhen.backbones.loading import check_name, load_config, quantization_library, resolve
 from seewhen.benchmarks import SCENES, benchmark_class
@@ -71,6 +72,7 @@ class Ask:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidInput(f"{name}={value} asks for nothing.", "Give 1 or more, or leave it out.")
+        check_possible(temperature=self.temperature)
         if self.noise not in ("streams", "hash"):
             raise InvalidInput(f"There is no noise {self.noise!r}.", "Use streams or hash.")
 

@@ -34,7 +34,7 @@ def score_grid(group: Group, metrics: Sequence[Metric], title: str) -> Grid:
         rows.append((wording.title(line.label), *shown))
         links.append(tuple(group.link(line.label, part) for part in parts))
     notes = [
-        f"Brackets: 95% interval, bootstrap over {group.facts['images']} images. {_BETTER} {_WORSE}: better or "
+        f"Brackets: 95% interval, bootstrap over {wording.counted(group.facts['images'], 'image')}. {_BETTER} {_WORSE}: better or "
         "worse than Regular, a real difference after Holm's correction. No mark: no significant difference."
     ]
     if group.facts["seeds"] > 1:

@@ -8,6 +8,7 @@ from seewhen.runs.report import Comparison
 from seewhen.runs.stats import Interval
 from seewhen.runs.tried import FEWEST, Outcome, Tried
 from seewhen.runs.trying import REGULAR
+from seewhen.runs.wording import counted
 
 CHANCE = "may be chance"
 
@@ -169,11 +170,6 @@ def _points(comparison: Comparison) -> str:
     d = comparison.difference
     low, high = (f"{round(each, 1) + 0.0:.1f}" for each in (d.low, d.high))
     return f"{d.value:+.1f} points ({low} to {high})".replace("-", "−")
-
-
-def counted(number: int, what: str) -> str:
-    """1 picture, 2 pictures."""
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _named(labels: list[str]) -> str:

@@ -15,6 +15,16 @@ _CAPITALS |= {name: name.upper() for name in ("cai", "pai", "vcd", "icd", "m3id"
 _CAPITALS |= {name: name.upper() for name in ("agla", "only")}
 
 
+def counted(number: int, what: str) -> str:
+    """1 picture, 2 pictures."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def unanswered(count: int) -> str:
+    """How many samples lack an answer."""
+    return f"{counted(count, 'sample')} {'has' if count == 1 else 'have'} no answer"
+
+
 def number(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 1000 else f"{value:.1f}"
 
@@ -101,7 +111,8 @@ def findings(group: Group) -> list[str]:
 
 def _failures(line: Line) -> str:
     failed = line.run.failures
-    return f"{title(line.label)}: {len(failed)} samples have no answer ({failed[0].error}) and are left out."
+    left_out = "is left out" if len(failed) == 1 else "are left out"
+    return f"{title(line.label)}: {unanswered(len(failed))} ({failed[0].error}) and {left_out}."
 
 
 def silent(result: Mapping[str, Any]) -> bool:

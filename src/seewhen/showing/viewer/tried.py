@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from seewhen.benchmarks.chair.caption_reader import CaptionReader
 from seewhen.runs.tried import JUDGED, AskedObject, Outcome, Said, Seen
-from seewhen.runs.tried_wording import counted
+from seewhen.runs.wording import counted
 from seewhen.showing.viewer.page import TEMPLATES, image_payload, joined, policy, write_text
 from seewhen.showing.viewer.word_risk import differing, level
 
