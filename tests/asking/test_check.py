@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -106,6 +107,26 @@ def test_a_text_without_objects_asks_nothing(loaded: Loaded, image: Image.Image)
 def test_without_an_image_there_is_nothing_to_ask(loaded: Loaded, picture: object) -> None:
     with pytest.raises(InvalidInput, match="no image"):
         seewhen.check(*loaded, picture, TEXT)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"text": None}, "text is of type NoneType"),
+        ({"text": ["A dog."]}, "text is of type list"),
+        ({"text": b"A dog."}, "text is of type bytes"),
+        ({"threshold": "1"}, "threshold is not a number"),
+        ({"threshold": float("nan")}, "threshold is not a number"),
+        ({"image": np.zeros((8, 8, 3), np.uint8)}, "not of type ndarray"),
+        ({"image": [3]}, "not of type int"),
+    ],
+)
+def test_other_kinds_of_things_are_refused_in_one_line(
+    loaded: Loaded, image: Image.Image, changed: dict[str, object], told: str
+) -> None:
+    given: dict[str, object] = {"image": image, "text": TEXT, **changed}
+    with pytest.raises(InvalidInput, match=told):
+        seewhen.check(*loaded, given.pop("image"), given.pop("text"), **given)  # type: ignore[arg-type]
 
 
 def test_several_images(loaded: Loaded, image: Image.Image) -> None:

@@ -329,6 +329,17 @@ def test_doubt_may_be_the_words_probability():
     assert asked["probability", 1.0] == asked["entropy", 9.0] == 0
 
 
+@two_ways
+def test_an_answer_without_sentence_ends_is_one_sentence(monkeypatch, fast):
+    """It ends with its last token: then its objects are asked about, and there is nothing left to make again."""
+    monkeypatch.setattr(TOKENIZER, "stops", [])
+    for threshold, verdict in ((math.inf, "denied"), (-20.0, "confirmed")):
+        tokens, trace = generate("llava", confirm(threshold=threshold, retries=0), fast=fast)
+        for row, told in zip(tokens.tolist(), trace.told, strict=True):
+            assert len(row) == TOKENS and told["asked"] > 1 and not told["taken_back"]
+            assert {v["verdict"] for v in told["verdicts"]} == {verdict}
+
+
 def test_stopping_ends_before_the_denied_sentence():
     tokens, trace = generate("llava", confirm(threshold=0.0, on_denied="stop"), seed=4)
     for row, told in enumerate(trace.told):

@@ -178,7 +178,7 @@ class Standard:
         """The verdict's own threshold unless another is given."""
         if threshold is None:
             return Standard(verdict, log_odds_of(verdict.asked_threshold))
-        if threshold != threshold:
+        if not isinstance(threshold, int | float) or threshold != threshold:
             raise InvalidInput("The threshold is not a number.", "Use log-odds: 0 is even odds.")
         return Standard(verdict, threshold)
 
@@ -266,6 +266,6 @@ class _Asking(Judge):
 def given_images(image: Any) -> tuple[Picture, ...]:
     """One image or several; refused where there is none."""
     images = tuple(image) if isinstance(image, list | tuple) else (image,)
-    if not images or None in images:
+    if not images or any(image is None for image in images):
         raise InvalidInput("There is no image to ask about.", "Give the picture that the text is about.")
     return images

@@ -32,7 +32,9 @@ MOST_WORDS = 10_000
 
 
 def check_text(text: str, lexicon: Lexicon) -> None:
-    """Refuse a text that is too long, or in another language than the lexicon."""
+    """Refuse what is no text, a text that is too long, or in another language than the lexicon."""
+    if not isinstance(text, str):
+        raise InvalidInput(f"The text is of type {type(text).__name__}.", "Give one text.")
     if len(text) > 100 * MOST_WORDS or len(text.split()) > MOST_WORDS:
         raise InvalidInput(f"The text has more than {MOST_WORDS:,} words.", "Check it in parts.")
     lexicon.check_language(text)
