@@ -147,6 +147,24 @@ def test_calibrate_refuses_what_cannot_be_kept(run: Run, checkpoint: Path, label
     assert not out.exists()
 
 
+def test_a_file_whose_pictures_or_results_cannot_be_meant(
+    run: Run, answers: Path, scene: Path, tmp_path: Path
+) -> None:
+    """Refused before a model is loaded; one picture that is missing is no reason to."""
+    before = answers.read_text()
+    ran = run("check", "--answers", answers, "--out", answers)
+    assert ran.code == 2 and "is the file of the answers" in ran.err and answers.read_text() == before
+    ran = run("check", "--answers", answers, "--images", tmp_path / "nowhere")
+    assert ran.code == 2 and "There is no folder" in ran.err
+    lost = tmp_path / "lost.jsonl"
+    lost.write_text('{"image": "missing.png", "text": "A dog."}\n')
+    ran = run("check", "--answers", lost)
+    assert ran.code == 2 and "None of the pictures can be read" in ran.err
+    lost.write_text(lost.read_text() + json.dumps({"image": str(scene), "text": "A dog."}) + "\n")
+    first, second = lines_of(run("check", "--answers", lost).out)
+    assert "error" in first and second["by"]["model"] == "packaged" and second["mentions"]
+
+
 @pytest.mark.parametrize(
     ("flags", "told"),
     [

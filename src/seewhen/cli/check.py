@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -114,13 +114,17 @@ def _file(answers: Path, folder: Path, out: Path | None, judging: JudgingFlags, 
     from seewhen.backbones.loading import check_name
     from seewhen.runs.checked_answers import check_all, check_into, read_answered
 
+    if out is not None and out.exists() and out.samefile(answers):
+        raise InvalidInput(f"{out} is the file of the answers.", "Name another file for --out.")
     listed = read_answered(answers)
+    if not folder.is_dir():
+        raise InvalidInput(f"There is no folder {folder}.", "Give the folder of the pictures as --images.")
     if served := flags.remote():
         served.asking()  # a server that cannot be asked is told once, not for every answer
         flags = dataclasses.replace(flags, model=served.model)
     else:
         if flags.model == AUTO:
-            flags = dataclasses.replace(flags, model=_model_for_first(folder / listed[0].image))
+            flags = dataclasses.replace(flags, model=_model_for([folder / each.image for each in listed]))
         check_name(flags.model, flags.revision)
     checker = _checker(judging, flags, served)
 
@@ -141,11 +145,17 @@ def _file(answers: Path, folder: Path, out: Path | None, judging: JudgingFlags, 
     return bool(denied)
 
 
-def _model_for_first(path: Path) -> str:
+def _model_for(paths: Sequence[Path]) -> str:
+    """By the first picture that can be read; what cannot is told line by line."""
     from seewhen.asking.default_model import model_for
     from seewhen.backbones.pictures import open_image
 
-    return model_for(open_image(path))
+    for path in paths:
+        try:
+            return model_for(open_image(path))
+        except InvalidInput:
+            continue
+    raise InvalidInput("None of the pictures can be read.", "Give their folder as --images.")
 
 
 def _checker(judging: JudgingFlags, flags: AnyModelFlags, served: Remote | None) -> Callable[[Any, str], Checked]:
