@@ -223,6 +223,10 @@ def test_demo_describes_photographs_and_averages_stand_under_them(
     pages = payload_of(tmp_path / "demo" / "seen.html")["samples"]
     assert [page["id"] for page in pages] == ["cat", "coffee", "astronaut"]
     assert all(page["averages"] == known for page in pages)
+    for page in pages:
+        assert page["note"].startswith("regular invents ") and "cai+confirm:coco invents " in page["note"]
+        assert page["wrong"] == sum(answer["wrong"] for answer in page["answers"])
+        assert all((answer["note"] == "invents nothing") == (answer["wrong"] == 0) for answer in page["answers"])
 
 
 def test_demo_without_the_language_model_says_so_and_draws(

@@ -143,10 +143,20 @@ def _pages(subjects: list[DemoPicture], model: ModelFlags, decoding: DecodingFla
         console.print(f"The picture {subject.path} shows: {', '.join(subject.truth.objects)}.", soft_wrap=True)
         print_table(console, shown)
         about = showing.about(model, decoding, asked.asker, subject.path.name, DESCRIBE)
-        page = shown.page(image, subject.path.name, about)
-        invented = sum(word.get("present") is False for facts in shown.facts for word in facts["words"])
-        pages.append({**page, "id": subject.path.stem, "note": shown.facts[0]["text"], "wrong": invented})
+        pages.append(_listed(shown.page(image, subject.path.name, about), subject.path.stem))
     return pages
+
+
+def _listed(page: dict[str, Any], name: str) -> dict[str, Any]:
+    """With what the list of several pictures says of each: who invents what."""
+    answers = []
+    for answer in page["answers"]:
+        invented = dict.fromkeys(word["object"] for word in answer["words"] if word.get("present") is False)
+        note = f"invents {', '.join(invented) or 'nothing'}"
+        answers.append({**answer, "wrong": len(invented), "note": note})
+    note = "; ".join(f"{answer['label']} {answer['note']}" for answer in answers)
+    wrong = sum(answer["wrong"] for answer in answers)
+    return {**page, "answers": answers, "id": name, "note": note, "wrong": wrong}
 
 
 def _closing(averages: dict[str, Any] | None, mode: str) -> str:
