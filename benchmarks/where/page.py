@@ -31,7 +31,7 @@ def shapes() -> dict[str, dict[str, Any]]:
 
 def called(name: str, found: dict[str, Any]) -> str:
     """The model, the machine and the number of pictures."""
-    model = name.removeprefix("scores-").removeprefix("smear-").removesuffix("-gpu")
+    model = name.removeprefix("scores-").removeprefix("smear-").removesuffix("-gpu").removesuffix("-cpu")
     pictures = found["questions"]["images"] if "questions" in found else found["diagnostics"]["pictures"]
     return f"{model}, {pictures} pictures"
 

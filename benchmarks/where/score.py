@@ -194,6 +194,15 @@ def rounded(value: Any) -> Any:
     return round(value, 4) if isinstance(value, float) else value
 
 
+def _pictures(folder: Path, kind: str) -> list[str]:
+    """The pictures that were described."""
+    return [line["image"] for line in lines(folder / f"{kind}.regular.jsonl.gz")[1:]]
+
+
+def _unasked(folder: Path, kind: str) -> dict[str, Any]:
+    return {"images": len(_pictures(folder, kind)), "questions": 0, "settings": []}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m where.score", description=__doc__)
     parser.add_argument("folder", type=Path)
@@ -201,10 +210,11 @@ def main() -> None:
     parser.add_argument("--store", type=Path, help="of the photographs")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    asked = lines(given.folder / f"{given.kind}.questions.jsonl.gz")
+    answers = given.folder / f"{given.kind}.questions.jsonl.gz"
+    asked = lines(answers) if answers.exists() else []  # a run of captions alone
     (made,) = lines(given.folder / f"{given.kind}.about.jsonl.gz")
     if given.kind == "scenes":
-        truth = scenes_truth(list(dict.fromkeys(line["image"] for line in asked)))
+        truth = scenes_truth(_pictures(given.folder, given.kind))
     else:
         truth = {picture.name: frozenset(picture.objects) for picture in photographs(given.store, 10_000)}
     tallies, scores = caption_scores(given.folder, given.kind, truth)
@@ -212,7 +222,7 @@ def main() -> None:
         "made": made,
         "captions": scores,
         "hypotheses": hypotheses(tallies),
-        "questions": question_scores(asked),
+        "questions": question_scores(asked) if asked else _unasked(given.folder, given.kind),
     }
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(rounded(told), indent=1) + "\n", encoding="utf-8")

@@ -9,6 +9,7 @@ import argparse
 import gzip
 import json
 import math
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -103,15 +104,17 @@ class Asked:
     place: Tensor
 
 
-def settings(kind: str, strengths: Sequence[float] = STRENGTHS, few: bool = False) -> dict[str, Setting]:
-    """Every setting by name; `few`: those of the first hypothesis alone. Without a tilt only beside the first
-    strength."""
+def settings(
+    kind: str, strengths: Sequence[float] = STRENGTHS, few: bool = False, only: Sequence[str] = PLACES
+) -> dict[str, Setting]:
+    """Every setting by name; `few`: those of the first hypothesis alone, `only` those of some places. Without a
+    tilt only beside the first strength."""
     looks: dict[str, Setting] = {
         f"similarity x {scale:g}": {"relevance": Relevance(scale=scale, floor=0.0)} for scale in (10.0, 20.0)
     }
     looks[f"attention of layer {POINTING[kind]}"] = {"pointing": POINTING[kind]}
     looks["the next word"] = {"next": True}
-    places = {name: {"place": name} for name in PLACES}
+    places = {name: {"place": name} for name in only}
     found: dict[str, Setting] = {"regular": {}} if STRENGTHS[0] in strengths else {}
     for strength in strengths:
         for start, wanted in ((0.85, places), (0.5, places), *(() if few else ((0.85, looks),))):
@@ -337,6 +340,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--batch", type=int, default=50)
     parser.add_argument("--few", action="store_true", help="only the places, at strength 4")
+    parser.add_argument(
+        "--places", nargs="+", choices=PLACES, help="captions with a tilt to these, and nothing else"
+    )
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no further setting after so long")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -345,10 +351,17 @@ def main() -> None:
         scenes(given.count, given.first) if given.kind == "scenes" else photographs(given.store, given.count)
     )
     study = Study(given.kind, pictures, given.out, given.batch, given.model)
-    study.sign(f"where.study {given.kind} --first {given.first} --count {given.count} --batch {given.batch}")
+    places = f" --places {shlex.join(given.places)}" if given.places else ""
+    study.sign(
+        f"where.study {given.kind} --first {given.first} --count {given.count} --batch {given.batch}{places}"
+    )
     until = time.monotonic() + given.seconds
-    study.questions()
-    wanted = settings(given.kind, STRENGTHS[:1], few=True) if given.few else settings(given.kind)
+    strengths = STRENGTHS[:1] if given.few else STRENGTHS
+    if given.places:
+        wanted = settings(given.kind, strengths, few=True, only=given.places)
+    else:
+        study.questions()
+        wanted = settings(given.kind, strengths, given.few)
     study.captions(wanted, until)
 
 

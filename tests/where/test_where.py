@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,21 @@ def test_every_setting_of_the_hypotheses_is_there() -> None:
     assert names == {"regular", *wanted, *(f"{look}, {s:g} from 0.85" for look in looks for s in STRENGTHS)}
     each = [settings("scenes", (strength,)) for strength in STRENGTHS]
     assert {name for part in each for name in part} == names and sum(map(len, each)) == len(names)
+    boxes = settings("photo", few=True, only=("boxes",))
+    assert set(boxes) == {"regular", *(name for name in names if name.startswith("boxes"))}
+
+
+def test_captions_alone_are_scored(study: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("where.study.TOKENS", 4)
+    monkeypatch.setattr(study, "out", tmp_path)
+    study.sign("where.study scenes")
+    study.captions({"regular": {}, "boxes, 2 from 0.5": {}})
+    out = tmp_path / "scores.json"
+    monkeypatch.setattr("sys.argv", ["score", str(tmp_path), "scenes", "--out", str(out)])
+    score.main()
+    found = json.loads(out.read_text("utf-8"))
+    assert found["questions"] == {"images": len(study.pictures), "questions": 0, "settings": []}
+    assert set(found["captions"]) == {"regular", "boxes, 2 from 0.5"}
 
 
 def test_it_goes_on_where_it_was_and_is_scored(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
