@@ -41,7 +41,7 @@ def compare(
             "--method",
             "-M",
             help="Methods by comma, as in regular,cai:paper,cai:contrast=3,threshold=0.2,cai+vcd. The others are "
-            f"held against the first. Default: {METHODS}, with --server {SERVED}.",
+            f"held against the first. Default: {METHODS}; with --server: {SERVED}.",
             show_default=False,
         ),
     ] = None,

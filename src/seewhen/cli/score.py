@@ -100,9 +100,7 @@ def _show(score: Score, rows: Path | None, as_json: bool) -> None:
     if score.missing:
         from seewhen.runs.wording import unanswered
 
-        sys.stderr.write(
-            f"warning: {unanswered(score.missing)}; the score is of the other {len(score.rows)}.\n"
-        )
+        sys.stderr.write(f"warning: {unanswered(score.missing)}; the score is of the other {len(score.rows)}.\n")
 
 
 def _write_rows(score: Score, path: Path) -> None:
