@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -94,6 +95,8 @@ def _one(
     from seewhen.verdicts.lexicon import lexicon_named
     from seewhen.verdicts.reader import check_text
 
+    if not text.strip():
+        raise InvalidInput("The text is empty.", "Give one that names something.")
     picture, known = checked_picture(path, flags)
     check_text(text, lexicon_named(judging.lexicon))
     if known.server is None:
@@ -120,7 +123,7 @@ def _file(answers: Path, folder: Path, out: Path | None, judging: JudgingFlags, 
         flags = dataclasses.replace(flags, model=served.model)
     else:
         if flags.model == AUTO:
-            flags = dataclasses.replace(flags, model=_model_for_first(folder / listed[0].image))
+            flags = dataclasses.replace(flags, model=_model_for_first([folder / each.image for each in listed]))
         check_name(flags.model, flags.revision)
     checker = _checker(judging, flags, served)
 
@@ -134,18 +137,24 @@ def _file(answers: Path, folder: Path, out: Path | None, judging: JudgingFlags, 
         for line in check_all(listed, folder, judge, _by(judging, flags)):
             typer.echo(json.dumps(line, ensure_ascii=False, allow_nan=False))
             lines.append(line)
-    failed = sum("error" in line for line in lines)
+    failed = [line["error"] for line in lines if "error" in line]
     denied = sum(bool(line.get("denied")) for line in lines)
     told = f"{len(lines)} answers checked, {denied} with denied objects"
-    sys.stderr.write(f"{told}, {failed} could not be checked\n" if failed else f"{told}\n")
+    if failed:
+        told += f", {len(failed)} could not be checked, the first because: {failed[0]}"
+    sys.stderr.write(f"{told}\n")
     return bool(denied)
 
 
-def _model_for_first(path: Path) -> str:
+def _model_for_first(paths: Sequence[Path]) -> str:
+    """The model for the first picture that can be read; a broken one is told with its answer."""
     from seewhen.asking.default_model import model_for
     from seewhen.backbones.pictures import open_image
 
-    return model_for(open_image(path))
+    for path in paths:
+        with contextlib.suppress(InvalidInput):
+            return model_for(open_image(path))
+    return model_for(open_image(paths[0]))
 
 
 def _checker(judging: JudgingFlags, flags: AnyModelFlags, served: Remote | None) -> Callable[[Any, str], Checked]:
@@ -193,8 +202,9 @@ def _print(checked: Checked) -> None:
 
 
 def _write_page(path: Path, checked: Checked, picture: Image.Image, name: str, flags: ModelFlags) -> None:
+    from seewhen.asking.default_model import in_words
     from seewhen.showing.viewer.checked import write_checked
 
-    about = f"{name}; every object was put to {flags.model} as a yes/no question."
+    about = f"{name}: {in_words(flags.model)} was asked about every object, yes or no."
     write_checked(path, checked.to_json(), picture, name, about)
     sys.stderr.write(f"page: {path}\n")
