@@ -40,8 +40,8 @@ def compare(
             "--methods",
             "--method",
             "-M",
-            help="Methods by comma, as in regular,cai:paper,cai:contrast=3,threshold=0.2,cai+vcd, or all. The others "
-            f"are held against the first. Default: {METHODS}; with --server: {SERVED}.",
+            help="Methods by comma, as in regular,cai:paper,cai:contrast=3,threshold=0.2,cai+vcd, or all. The "
+            f"others are held against the first. Default: {METHODS}; with --server: {SERVED}.",
             show_default=False,
         ),
     ] = None,
