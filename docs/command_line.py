@@ -51,9 +51,11 @@ def _write(name: str, command: Any, parts: list[str]) -> None:
 
 def _paragraphs(text: str) -> list[str]:
     """The help; paragraphs that are commands become code."""
+    from seewhen.cli.groups import is_example
+
     found: list[str] = []
     for paragraph in text.split("\n\n"):
-        code = paragraph.strip().startswith("seewhen ")
+        code = is_example(paragraph)
         found += ["", *(f"    {line}" for line in paragraph.splitlines())] if code else ["", paragraph]
     return found[1:]
 

@@ -73,7 +73,7 @@ def test_missing_answers_are_a_warning(write) -> None:
     questions = write("q.json", QUESTIONS)
     answers = write("a.jsonl", [{"question_id": 1, "text": "Yes"}])
     result = seewhen("score", "pope", "--questions", questions, "--answers", answers, "--json")
-    assert json.loads(result.stdout)["missing"] == 1 and "1 samples have no answer" in result.stderr
+    assert json.loads(result.stdout)["missing"] == 1 and "1 sample has no answer" in result.stderr
 
 
 def test_chair_takes_several_annotation_files(write) -> None:

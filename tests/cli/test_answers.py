@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from collections.abc import Callable
@@ -105,6 +106,16 @@ def test_compare_as_json(run: Run, checkpoint: Path, scene: Path) -> None:
     assert regular["cost"]["ratio"] == 1.0
     assert [said["cost"]["extra_rows"] for said in (regular, attention, both)] == [0, 0, 1]
     assert all(said["cost"]["ms_per_token"] > 0 for said in (regular, attention, both))
+
+
+@pytest.mark.slow
+def test_of_all_methods_those_are_compared_that_the_model_can_use(run: Run, checkpoint: Path, scene: Path) -> None:
+    ran = run("compare", scene, "--model", checkpoint, "-n", 2, "--json", "--methods", "all")
+    assert ran.code == 0, ran.err
+    shown = {answer["label"] for answer in json.loads(ran.out)["answers"]}
+    left_out = {line.split(" is left out: ")[0] for line in ran.err.splitlines() if " is left out: " in line}
+    assert shown | left_out == set(seewhen.method_names()) and {"vti", "ict", "cai-gla"} <= left_out
+    assert {"regular", "cai", "vcd", "confirm"} <= shown
 
 
 def test_compare_prints_a_table(run: Run, checkpoint: Path, scene: Path) -> None:
@@ -285,7 +296,7 @@ BAD = {
     "device": (["describe", "scene.png", "--device", "abacus", "--model", "tiny"], "no device 'abacus'"),
     "temperature": (
         ["describe", "scene.png", "--model", "tiny", "--do-sample", "--temperature", "-1"],
-        "strictly positive",
+        "temperature -1.0 is out of range",
     ),
     "layer": (["describe", "scene.png", "--model", "tiny", "--set", "start_layer=40"], "leaves no layer"),
     "no packaged model": (["demo", "--out", "out", "--scene", "3"], "The small model is missing"),

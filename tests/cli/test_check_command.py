@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -64,7 +66,8 @@ def test_a_file_goes_on_where_it_ended(run: Run, checkpoint: Path, answers: Path
     out = tmp_path / "checked.jsonl"
     arguments = ("check", "--answers", answers, "--model", checkpoint, "--lexicon", "coco")
     ran = run(*arguments, "--out", out)
-    assert ran.code == 0 and "1 could not be checked" in ran.err
+    assert ran.code == 0
+    assert re.search(r"1 could not be checked, the first because: .*missing\.png", ran.err)
     whole = out.read_bytes()
     first, missing, last = lines_of(out.read_text())
     assert "missing.png" in missing["error"] and [m["object"] for m in last["mentions"]] == ["bird", "car"]
@@ -73,6 +76,21 @@ def test_a_file_goes_on_where_it_ended(run: Run, checkpoint: Path, answers: Path
         out.write_bytes(whole[:kept])  # a process that was ended here
         assert run(*arguments, "--out", out).code == 0
         assert out.read_bytes() == whole
+
+
+def test_a_first_picture_that_is_missing_does_not_end_it(
+    run: Run, answers: Path, scene: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without --model the first picture that can be read says which model answers."""
+    asked: list[str] = []
+    monkeypatch.setattr(
+        "seewhen.cli.check._checker", lambda _, flags, __: asked.append(flags.model) or (lambda *__: 1 / 0)
+    )
+    with contextlib.suppress(ZeroDivisionError):
+        entries = [{"image": "missing.png", "text": "A dog."}, {"image": str(scene), "text": "A dog."}]
+        answers.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+        run("check", "--answers", answers)
+    assert len(asked) == 1
 
 
 def test_a_file_of_others_is_not_gone_on_with(run: Run, checkpoint: Path, answers: Path, tmp_path: Path) -> None:
@@ -92,6 +110,7 @@ def test_a_file_of_others_is_not_gone_on_with(run: Run, checkpoint: Path, answer
     [
         (),
         ("scene.png",),
+        ("scene.png", ""),
         ("scene.png", "A dog.", "--answers", "a.jsonl"),
         ("scene.png", "A dog.", "--out", "b.jsonl"),
         ("--answers", "none.jsonl"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from cli.command import in_process
 from runs.tiny_checkpoint import write
 from seewhen.cli.options import LoadingFlags
 from seewhen.cli.run_flags import AskFlags, ServedRunFlags, ask_of, captured
+from seewhen.runs.evaluate import Ask
 
 
 @pytest.mark.parametrize("method", ["confirm:coco", "icd"])
@@ -36,6 +38,18 @@ def test_methods_that_read_words_are_swept(
     ran = in_process(monkeypatch, capsys)("sweep", "chair", "--method", method, "--model", model, *flags)
     assert ran.code == 0, ran.err
     assert (tmp_path / "sweep" / "sweep.json").is_file()
+
+
+def test_json_of_several_benchmarks_is_one_list(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def evaluated(ask: Ask, *_: object) -> list[dict[str, object]]:
+        return [{"method": "regular", "run": ask.benchmark, "result": {"metrics": {}}}]
+
+    monkeypatch.setattr("seewhen.cli.eval._evaluate", evaluated)
+    ran = in_process(monkeypatch, capsys)("eval", "pope,chair", "--scenes", 1, "--json")
+    assert ran.code == 0, ran.err
+    assert [entry["run"] for entry in json.loads(ran.out)] == ["pope", "chair"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from cli.every import commands
 from seewhen import cli
+from seewhen.cli.groups import is_example
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -36,7 +38,8 @@ def helped(name: str) -> str:
 @pytest.mark.parametrize("name", [name for name, _ in commands()])
 def test_nothing_is_cut_off_at_80_columns(name: str) -> None:
     command, shown = dict(commands())[name], helped(name)
-    assert re.sub(r"\s", "", command.help) in shown
+    paragraphs = [re.sub(r"\s", "", paragraph) for paragraph in command.help.split("\n\n")]
+    assert [paragraph for paragraph in paragraphs if paragraph not in shown.replace("\\", "")] == []
     for parameter in command.params:
         texts = [parameter.help or ""]
         texts += [*parameter.opts, *parameter.secondary_opts] if parameter.param_type_name == "option" else []
@@ -57,3 +60,23 @@ def test_every_command_has_examples_of_which_each_stands_alone(name: str) -> Non
     paragraphs = dict(commands())[name].help.split("\n\n")
     examples = [each.strip() for each in paragraphs if re.match(rf"\s*(\w+=\S+ )?seewhen {name}\b", each)]
     assert examples and all(len(each.splitlines()) == 1 for each in examples)
+
+
+@pytest.mark.parametrize("name", [name for name, _ in commands()])
+def test_examples_can_be_copied_from_a_narrow_terminal(name: str) -> None:
+    command = dict(commands())[name]
+    shown = CliRunner().invoke(cli.app, [*name.split(), "--help"], env={"COLUMNS": "80"}).output
+    printed = re.search(r"^Examples:\n((?:  .*\n)+)", shown, re.MULTILINE)
+    assert printed is not None
+    joined = printed[1].replace(" \\\n", "").splitlines()
+    examples = filter(is_example, inspect.cleandoc(command.help).split("\n\n"))
+    assert [" ".join(line.split()) for line in joined] == [example.strip() for example in examples]
+
+
+def test_kinds_of_values_are_words_not_types_of_a_language() -> None:
+    for name, _ in commands():
+        shown = CliRunner().invoke(cli.app, [*name.split(), "--help"]).output
+        assert not re.search(r"<list|range>|\{", shown), name
+        assert re.search(rf"Usage: \S+ {name} \[OPTIONS\](?: \[?[A-Z|_]+\]?(?:\.\.\.)?)*\n", shown), shown.split(
+            "\n"
+        )[0]

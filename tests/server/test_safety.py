@@ -124,12 +124,32 @@ def test_refused_requests(server: Running, change: dict[str, Any], expected: str
 def test_values_that_change_nothing_are_accepted(server: Running) -> None:
     silent = {
         "frequency_penalty": 0,
-        "tools": None,
+        "tools": [],
+        "parallel_tool_calls": False,
         "response_format": {"type": "text"},
         "user": "me",
         "store": False,
     }
     assert post(server, {**SMALL, **silent, "stop": None, "seed": None, "logit_bias": {}}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"stop": list("abcde")}, "stop: list should have at most 4 items"),
+        ({"stop": [""]}, "stop.0: string should have at least 1 character"),
+        ({"stop": ""}, "stop: string should have at least 1 character"),
+        ({"temperature": "warm"}, "temperature: input should be a valid number"),
+        ({"temperature": "warm", "n": 0}, "temperature: input should be a valid number"),
+        ({"temperature": 3, "n": 0}, "temperature: input should be less than"),
+        ({"messages": [{"role": "user", "content": 3}]}, "messages.0.content: input should be a valid string"),
+    ],
+)
+def test_what_is_wrong_is_said_of_the_kind_of_value_that_was_sent(
+    server: Running, change: dict[str, Any], said: str
+) -> None:
+    reply = post(server, {**SMALL, **change})
+    assert code(reply, 400) == "invalid_request" and said in reply.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

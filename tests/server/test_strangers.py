@@ -242,3 +242,18 @@ def test_the_log_is_sparing(caplog: pytest.LogCaptureFixture, monkeypatch: pytes
     for number in range(3000):
         logger.warning(f"{number} is a kind of its own")
     assert len(sparing._seen) <= 201
+
+
+def test_requests_to_a_server_behind_are_logged_for_debugging_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    from seewhen.server import logs
+
+    clients = [logging.getLogger(name) for name in logs._CLIENTS]
+    for client in clients:
+        monkeypatch.setattr(client, "level", logging.NOTSET)
+    monkeypatch.setattr(logs, "_LOGGERS", ())
+    for level, told in ((logging.DEBUG, True), (logging.INFO, False)):
+        monkeypatch.setattr(logging.getLogger(), "level", level)
+        for client in clients:
+            client.manager._clear_cache()  # type: ignore[attr-defined]
+        logs.limit_logs()
+        assert [client.isEnabledFor(logging.INFO) for client in clients] == [told] * len(clients)

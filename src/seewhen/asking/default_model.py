@@ -26,8 +26,12 @@ def is_packaged(model: str) -> bool:
 def name_of(model: Any) -> str:
     """What a loaded model is called; the two that come along lie in folders that tell nobody anything."""
     place = str(getattr(model.config, "_name_or_path", ""))
-    called = {"packaged": "the packaged model", "photo": "the model for photographs"}
-    return called.get(shipped_name(place), place)
+    return in_words(shipped_name(place) or place)
+
+
+def in_words(name: str) -> str:
+    """The name of a model for a sentence."""
+    return {"packaged": "the packaged model", "photo": "the model for photographs"}.get(name, name)
 
 
 def looks_like_scene(image: Image.Image) -> bool:

@@ -22,6 +22,7 @@ from seewhen.asking.prefix import KeptPrefix
 from seewhen.backbones.pictures import picture_file
 from seewhen.backbones.wide import is_small
 from seewhen.decoding.method import Method
+from seewhen.decoding.session import Session
 from seewhen.decoding.trace import Trace
 from seewhen.methods import method as make_method
 from seewhen.methods.grammar import label
@@ -65,6 +66,10 @@ class PictureQuestion:
         self.decoding, self._image = decoding, image
         self._question = Question(self.asker.prompt(question), (image,))
         self._kept = KeptPrefix()
+
+    def check(self, method: Method) -> None:
+        """Raises where the method cannot be used with this model."""
+        Session(self.asker.backbone, method.prepare(self.asker.tokenizer))
 
     def answers(self, chosen: Sequence[Method], begin: Begin, say: Callable[[str], None]) -> Iterator[Reply]:
         """Each method's answer with its full trace, in order; a small model's on all cores that are free.

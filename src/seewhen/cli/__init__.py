@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from seewhen import __version__
-from seewhen.cli.groups import Commands
+from seewhen.cli.groups import Command, Commands
 from seewhen.cli.options import flags
 from seewhen.errors import SeewhenError
 
@@ -80,7 +80,7 @@ for _name, _place in COMMANDS.items():
     if isinstance(_found, typer.Typer):
         app.add_typer(_found, name=_name)
     else:
-        app.command(_name)(flags(_found))
+        app.command(_name, cls=Command)(flags(_found))
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from seewhen.cli.diagnose import MaterialFlags
-from seewhen.cli.groups import Commands
+from seewhen.cli.groups import Command, Commands
 from seewhen.cli.options import ModelFlags, check_writable, flags
 
 Images = Annotated[
@@ -28,7 +28,7 @@ group = typer.Typer(
 )
 
 
-@group.command()
+@group.command(cls=Command)
 @flags
 def confirm(
     out: Annotated[Path, typer.Option("--out", help="The JSON file to write.")],
@@ -81,7 +81,7 @@ def confirm(
     )
 
 
-@group.command()
+@group.command(cls=Command)
 @flags
 def vti(
     out: Out,
@@ -115,7 +115,7 @@ def vti(
     _done("vti", directions.save(out), len(chosen))
 
 
-@group.command()
+@group.command(cls=Command)
 @flags
 def ict(
     out: Out,

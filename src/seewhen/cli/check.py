@@ -94,6 +94,8 @@ def _one(
     from seewhen.verdicts.lexicon import lexicon_named
     from seewhen.verdicts.reader import check_text
 
+    if not text.strip():
+        raise InvalidInput("The text is empty.", "Give one that names something.")
     picture, known = checked_picture(path, flags)
     check_text(text, lexicon_named(judging.lexicon))
     if known.server is None:
@@ -138,10 +140,12 @@ def _file(answers: Path, folder: Path, out: Path | None, judging: JudgingFlags, 
         for line in check_all(listed, folder, judge, _by(judging, flags)):
             typer.echo(json.dumps(line, ensure_ascii=False, allow_nan=False))
             lines.append(line)
-    failed = sum("error" in line for line in lines)
+    failed = [line["error"] for line in lines if "error" in line]
     denied = sum(bool(line.get("denied")) for line in lines)
     told = f"{len(lines)} answers checked, {denied} with denied objects"
-    sys.stderr.write(f"{told}, {failed} could not be checked\n" if failed else f"{told}\n")
+    if failed:
+        told += f", {len(failed)} could not be checked, the first because: {failed[0]}"
+    sys.stderr.write(f"{told}\n")
     return bool(denied)
 
 
@@ -203,8 +207,9 @@ def _print(checked: Checked) -> None:
 
 
 def _write_page(path: Path, checked: Checked, picture: Image.Image, name: str, flags: ModelFlags) -> None:
+    from seewhen.asking.default_model import in_words
     from seewhen.showing.viewer.checked import write_checked
 
-    about = f"{name}; every object was put to {flags.model} as a yes/no question."
+    about = f"{name}: {in_words(flags.model)} was asked about every object, yes or no."
     write_checked(path, checked.to_json(), picture, name, about)
     sys.stderr.write(f"page: {path}\n")

@@ -40,8 +40,8 @@ def compare(
             "--methods",
             "--method",
             "-M",
-            help="Methods by comma, as in regular,cai:paper,cai:contrast=3,threshold=0.2,cai+vcd. The others are "
-            f"held against the first. Default: {METHODS}, with --server {SERVED}.",
+            help="Methods by comma, as in regular,cai:paper,cai:contrast=3,threshold=0.2,cai+vcd, or all. The "
+            f"others are held against the first. Default: {METHODS}; with --server: {SERVED}.",
             show_default=False,
         ),
     ] = None,
@@ -84,6 +84,8 @@ def compare(
     with starting():
         chosen = choose(specs, settings or [])
         console, asked = prepare(opened, prompt, known, decoding)
+    if ALL in specs:
+        chosen = _usable(asked, chosen)
     replies, shown = run(console, asked, chosen, quiet=output.as_json)
     about = showing.about(known, decoding, asked.asker, str(image), prompt)
     if output.as_json:
@@ -95,6 +97,22 @@ def compare(
     if trace is not None:
         for each in replies:
             showing.save_trace(trace / re.sub(r"[^\w.+=-]+", "_", each.label), each, about)
+
+
+def _usable(asked: PictureQuestion, chosen: Sequence[Method]) -> list[Method]:
+    """Of all methods those that this model can be used with; the others are named."""
+    from seewhen.errors import InvalidMethod, UnsupportedMode, UnsupportedModel
+    from seewhen.methods.grammar import label
+
+    found: list[Method] = []
+    for method in chosen:
+        try:
+            asked.check(method)
+        except (InvalidMethod, UnsupportedMode, UnsupportedModel) as error:
+            typer.echo(f"{label(method)} is left out: {error}", err=True)
+        else:
+            found.append(method)
+    return found
 
 
 def run(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seewhen.benchmarks import BENCHMARKS, benchmark_class, benchmark_names
-from seewhen.cli.groups import Commands
+from seewhen.cli.groups import Command, Commands
 from seewhen.cli.options import check_folder
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 group = typer.Typer(help="The benchmarks' files in a folder of yours.", no_args_is_help=True, cls=Commands)
 
 
-@group.command()
+@group.command(cls=Command)
 def check(
     folder: Annotated[Path, typer.Argument(help="Folder with the benchmarks' files, as published.")],
     benchmark: Annotated[
@@ -53,7 +53,7 @@ def check(
         raise typer.Exit(1)
 
 
-@group.command()
+@group.command(cls=Command)
 def get(
     benchmark: Annotated[
         str, typer.Argument(metavar="BENCH", help=f"{', '.join(BENCHMARKS.built_in)}, or your own.")

@@ -75,7 +75,7 @@ def diagnose(
     photos: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PHOTOS]...", help="Your own, without labels: folders, files, patterns in quotes, or lists."
+            metavar="PHOTOS...", help="Your own, without labels: folders, files, patterns in quotes, or lists."
         ),
     ] = None,
     *,

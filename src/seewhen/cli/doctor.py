@@ -27,15 +27,13 @@ def doctor(
     the entropy gate are told without loading a weight. A shape needs no checkpoint at all. Exits with code 1 if
     the model is not supported.
 
-    Examples:
+    seewhen doctor
 
-      seewhen doctor
+    seewhen doctor --model packaged
 
-      seewhen doctor --model packaged
+    seewhen doctor --model llava-hf/llava-1.5-7b-hf --dtype float16
 
-      seewhen doctor --model llava-hf/llava-1.5-7b-hf --dtype float16
-
-      seewhen doctor --model shape:qwen3.5-4b
+    seewhen doctor --model shape:qwen3.5-4b
     """
     from seewhen.backbones.loading import check_name
 

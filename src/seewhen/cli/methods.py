@@ -23,15 +23,13 @@ def methods(
 ) -> None:
     """List the methods, or show one with its parameters and presets.
 
-    Examples:
+    seewhen methods
 
-      seewhen methods
+    seewhen methods cai
 
-      seewhen methods cai
+    seewhen methods cai:paper+min-p
 
-      seewhen methods cai:paper+min-p
-
-      seewhen methods pai --json
+    seewhen methods pai --json
     """
     from seewhen.methods import method_names
     from seewhen.methods.catalogue import described

@@ -17,13 +17,11 @@ def models(
     Other vision-language models of transformers work too if they answer a few generic questions; ask about
     any of them, without loading it, with `seewhen doctor --model`.
 
-    Examples:
+    seewhen models
 
-      seewhen models
+    seewhen doctor --model Qwen/Qwen2.5-VL-7B-Instruct
 
-      seewhen doctor --model Qwen/Qwen2.5-VL-7B-Instruct
-
-      seewhen doctor --model shape:llava-1.5-13b
+    seewhen doctor --model shape:llava-1.5-13b
     """
     from seewhen.backbones.shapes import PREFIX, SHAPES
     from seewhen.backbones.supported import BROUGHT, FAMILIES, HOW

@@ -48,7 +48,7 @@ def _method(told: str, default: str = "") -> Any:
     return typer.Option("--method", "-M", help=f"{told} {default}".strip(), show_default=not default)
 
 
-_SERVED = "Default: cai, with --server confirm."
+_SERVED = "Default: cai; with --server: confirm."
 MethodName = Annotated[str, _method(_ONE)]
 MethodOrDefault = Annotated[str | None, _method(_ONE, _SERVED)]
 MethodNames = Annotated[str, _method(_SOME)]

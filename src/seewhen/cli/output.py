@@ -129,7 +129,7 @@ def about(
     else:
         where = {"device": str(asker.model.device), "dtype": str(asker.model.dtype).removeprefix("torch.")}
     packaged = asker is not None and is_packaged(model.model)
-    name = "the packaged model" if packaged else model.model
+    name = "packaged" if packaged else model.model
     return {"model": name, "image": image, "prompt": prompt, **where, **decoding.about()}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from seewhen.atomic import replacing, write
-from seewhen.cli.groups import Commands
+from seewhen.cli.groups import Command, Commands
 from seewhen.cli.options import check_folder
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def _keep_subcommand() -> None:
     """Typer would fold a single command into its parent."""
 
 
-@group.command()
+@group.command(cls=Command)
 def render(
     out: Annotated[Path, typer.Option("--out", help="Folder for the pictures and scenes.json.")],
     n: Annotated[int, typer.Option("--n", min=1, help="How many scenes.")] = 16,

@@ -98,9 +98,9 @@ def _show(score: Score, rows: Path | None, as_json: bool) -> None:
     else:
         _print_table(score)
     if score.missing:
-        sys.stderr.write(
-            f"warning: {score.missing} samples have no answer; the score is of the other {len(score.rows)}.\n"
-        )
+        from seewhen.runs.wording import unanswered
+
+        sys.stderr.write(f"warning: {unanswered(score.missing)}; the score is of the other {len(score.rows)}.\n")
 
 
 def _write_rows(score: Score, path: Path) -> None:

@@ -35,7 +35,7 @@ def serve(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option("--method", "-M", help="As in `seewhen methods`; default: cai, with --upstream confirm."),
+        typer.Option("--method", "-M", help="As in `seewhen methods`; default: cai; with --upstream: confirm."),
     ] = None,
     settings: Settings = None,
     temperature: Annotated[

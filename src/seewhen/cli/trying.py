@@ -67,7 +67,7 @@ def try_command(
             "--methods",
             "--method",
             "-M",
-            help=f"Methods by comma, or all. Regular is always among them. Default: {TRIED}, with --server "
+            help=f"Methods by comma, or all. Regular is always among them. Default: {TRIED}; with --server: "
             f"{TRIED_SERVED}.",
             show_default=False,
         ),

@@ -14,7 +14,7 @@ from seewhen.decoding.method import Method
 from seewhen.methods.grammar import label
 from seewhen.served.offers import user
 from seewhen.served.pictures import image_part
-from seewhen.served.remote import Remote
+from seewhen.served.remote import Remote, check_served
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,10 @@ class ServedQuestion:
     decoding: Decoding
     asker: None = None
 
+    def check(self, method: Method) -> None:
+        """Raises where the method cannot be used with a served model."""
+        check_served(method)
+
     def answers(self, chosen: Sequence[Method], begin: Begin, say: Callable[[str], None]) -> Iterator[Reply]:
         """One after the other."""
         for method in chosen:
@@ -36,7 +40,7 @@ class ServedQuestion:
         """Ask once."""
         content: list[dict[str, Any]] = [image_part(self.image), {"type": "text", "text": self.question}]
         found = self.remote.answer([user(*content)], chosen, self.decoding)
-        notes = found.notes if streamer is None else ("not streamed: it is served elsewhere", *found.notes)
+        notes = found.notes if streamer is None else ("not streamed: the model is served elsewhere", *found.notes)
         return Reply(label(chosen), chosen, found.text, None, notes, found.told)
 
     def costs(self, methods: Sequence[Method]) -> list[Cost] | None:

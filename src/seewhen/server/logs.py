@@ -7,6 +7,7 @@ import time
 from collections import Counter
 
 _LOGGERS = ("seewhen.server", "uvicorn.error", "asyncio")
+_CLIENTS = ("httpx", "httpx2")  # what asks a server behind this one, and tells of each request
 _OFTEN, _SECONDS, _KINDS = 10, 60.0, 200
 
 
@@ -41,3 +42,6 @@ def limit_logs() -> None:
     """For the loggers of a server process."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(Sparing())
+    for name in _CLIENTS:
+        if not logging.getLogger().isEnabledFor(logging.DEBUG):
+            logging.getLogger(name).setLevel(logging.WARNING)

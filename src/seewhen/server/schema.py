@@ -6,6 +6,7 @@ of OpenAI that mean nothing to us are known by name, so that the refusal can say
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -99,6 +100,9 @@ class TextFormat(Closed):
     type: Literal["text"]
 
 
+NothingIn = Annotated[list[None], Field(max_length=0)]
+
+
 class Unsupported(Closed):
     """Fields of OpenAI that this server knows, and accepts only where they change nothing."""
 
@@ -107,10 +111,10 @@ class Unsupported(Closed):
     response_format: TextFormat | None = None
     modalities: Annotated[list[Literal["text"]], Field(max_length=8)] | None = None
     store: Literal[False] | None = None
-    tools: None = None
+    tools: NothingIn | None = None
     tool_choice: Literal["none"] | None = None
-    parallel_tool_calls: None = None
-    functions: None = None
+    parallel_tool_calls: bool | None = None  # of tools, of which there are none
+    functions: NothingIn | None = None
     function_call: None = None
     audio: None = None
     prediction: None = None
@@ -222,7 +226,7 @@ def _too_many(limit: int) -> ApiError:
 
 
 def _refusal(error: ValidationError) -> ApiError:
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    first = _first(error.errors(include_url=False, include_context=False, include_input=False))
     place = _fields(first["loc"])
     where = ".".join(place)
     if place and place[0] in Unsupported.model_fields:
@@ -244,6 +248,13 @@ def _refusal(error: ValidationError) -> ApiError:
         "Correct the request.",
         param=where or None,
     )
+
+
+def _first(errors: Sequence[Any]) -> Any:
+    """The first error. Of a value that may be of several kinds, what is wrong with the kind that it is."""
+    around = errors[0]["loc"][:-1]
+    siblings = [each for each in errors if around and each["loc"][: len(around)] == around]
+    return next((each for each in siblings if not each["type"].endswith("_type")), errors[0])
 
 
 def _fields(place: tuple[int | str, ...]) -> list[str]:

@@ -59,7 +59,7 @@ def test_traces_side_by_side(run: Callable[..., Ran], traces: Path) -> None:
     assert ran == Ran(0, f"{page}\nopened {page.as_uri()}\n", "")
     data = payload_of(page)
     assert [answer["label"] for answer in data["answers"]] == ["regular", "cai"]
-    assert data["prompt"] == "Please describe this image in detail." and data["model"] == "the packaged model"
+    assert data["prompt"] == "Please describe this image in detail." and data["model"] == "packaged"
     assert data["images"][0]["name"] == "scene.png" and data["truth"] is None
     for name, answer in zip(("regular", "cai"), data["answers"], strict=True):
         trace = Trace.load(traces / "both" / name)
