@@ -205,7 +205,7 @@ def test_a_picture_of_a_list_that_is_missing(run: Run, checkpoint: Path, tmp_pat
     [
         (("nowhere",), "no file or folder nowhere"),
         ((".", "--temperature", "0.5"), "--do-sample"),
-        ((".", "--do-sample", "--temperature", "0"), "--temperature"),
+        ((".", "--do-sample", "--temperature", "0"), "temperature 0.0 is out of range"),
         ((".", "--methods", "nothing"), "nothing"),
         ((".", "--objects", "nowhere.json"), "nowhere.json"),
         ((".", "-q", " "), "empty"),
