@@ -23,7 +23,7 @@ import seewhen
 from seewhen.backbones.loading import Loaded
 from seewhen.errors import SeewhenError
 from seewhen.server import app, schema
-from seewhen.server.choosing import catalogue, choose
+from seewhen.server.choosing import catalogue, choose, offered
 from seewhen.server.darkroom import Darkroom
 from seewhen.server.engine import Engine
 from seewhen.server.failures import ApiError
@@ -214,6 +214,15 @@ def test_any_number_for_any_parameter_is_answered_or_refused(loaded: Loaded) -> 
             except (ApiError, SeewhenError):
                 outcomes["refused"] += 1
     assert min(outcomes.values()) > 50, outcomes
+
+
+def test_a_request_gets_the_file_of_the_operators_method() -> None:
+    own = seewhen.method("vti:directions=a.safetensors")
+    found = choose(Seewhen(method="vti", parameters={"text_strength": 0.5}), own)
+    assert found == own.replace(text_strength=0.5)
+    assert choose(Seewhen(method="ict"), own).parameters()["directions"] == ""
+    usable = [{each["id"] for each in offered(method) if each["usable"]} for method in (seewhen.method("cai"), own)]
+    assert usable[1] - usable[0] == {"vti"} and "ict" not in usable[1]
 
 
 def job_of(method: seewhen.Method, seed: int = 0, max_tokens: int = 6, post: Any = lambda event: None) -> Job:

@@ -84,5 +84,6 @@ def test_description_is_complete(small: Running) -> None:
     catalogue = httpx2.get(f"{small.url}/v1/methods", timeout=60).json()["data"]
     assert [method["id"] for method in catalogue] == list(seewhen.method_names())
     by_name = {method["id"]: method for method in catalogue}
+    assert {name for name, method in by_name.items() if not method["usable"]} == {"vti", "ict"}
     assert by_name["vti"]["parameters"] and "directions" not in str(by_name["vti"]["parameters"])
     assert data_url(picture())[:22] == "data:image/png;base64,"

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from seewhen.server import page, replies
 from seewhen.server.checking import Inspection
-from seewhen.server.choosing import catalogue, public
+from seewhen.server.choosing import offered, public
 from seewhen.server.completing import Completion
 from seewhen.server.engine import Engine
 from seewhen.server.failures import ApiError
@@ -111,7 +111,7 @@ def _add_routes(app: FastAPI, engines: Mapping[str, Engine], settings: Settings)
     @app.get("/v1/methods", response_model=replies.MethodList, responses=_ERRORS)
     async def methods() -> replies.MethodList:
         """The methods a request may name, with their presets and parameters."""
-        return replies.MethodList(data=list(catalogue()))
+        return replies.MethodList(data=offered(settings.method))
 
     @app.get("/v1/scenes/{split}/{index}", response_model=replies.SceneReply, responses=_ERRORS)
     async def scene(split: Split, index: Annotated[int, Path(ge=0, le=9999)]) -> replies.SceneReply:

@@ -55,7 +55,20 @@ def _choose(asked: Seewhen, default: Method) -> Method:
         kinds = parameter_kinds(cls)
         _checked(kinds, dict(read_setting(cls, field, text) for field, text in term.settings.items()))
         allowed |= _checked(kinds, asked.parameters)
-    return make_method(name, asked.preset, **asked.parameters | allowed)
+    return make_method(name, asked.preset, **_files_of(default, members[0].name) | asked.parameters | allowed)
+
+
+def _files_of(default: Method, name: str) -> dict[str, Any]:
+    """What a method cannot do without and no request may name, where the operator's default is that method."""
+    if default.name != name:
+        return {}
+    return {field: getattr(default, field) for field in needed_files(type(default))}
+
+
+def needed_files(cls: type[Method]) -> list[str]:
+    """Parameters that no request may set and that have no value of their own: files fitted for a model."""
+    closed = _closed(cls)
+    return [field.name for field in dataclasses.fields(cls) if field.name in closed and _default(field) == ""]
 
 
 def _checked(kinds: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,6 +142,12 @@ def _opened(method: Method) -> Method:
         return Part(method.part, _opened(method.of))
     defaults = {f.name: f.default for f in dataclasses.fields(method) if f.name in _closed(method)}
     return method.replace(**{n: value for n, value in defaults.items() if value is not dataclasses.MISSING})
+
+
+def offered(default: Method) -> list[dict[str, Any]]:
+    """The catalogue, and of each method whether a request can use it: some need a file that the operator names."""
+    able = {name: default.name == name or not needed_files(method_class(name)) for name in method_names()}
+    return [{**entry, "usable": able[entry["id"]]} for entry in catalogue()]
 
 
 @cache

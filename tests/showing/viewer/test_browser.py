@@ -136,6 +136,27 @@ def test_what_is_new_is_marked(opened: Opened, page: Path) -> None:
         assert marked[number] == new
 
 
+def test_an_answer_without_words_is_not_what_others_are_held_against(opened: Opened) -> None:
+    """As where the first method of the live page failed."""
+    browser = opened()
+    told = "(...all) => news(all.map((text) => ({ words: text.split(' ').filter(Boolean) }))).map((found) => [...found])"
+    assert browser.run(f"({told})('', 'red dog', 'red cat')") == [[], [1], [1]]
+    assert browser.run(f"({told})('red dog', '')") == [[], []] == browser.run(f"({told})('', 'red dog')")
+    assert browser.run(f"({told})('red dog', 'red cat', '')") == [[1], [1], []]
+
+
+def test_a_word_that_is_none_of_the_likeliest_has_a_bound(opened: Opened) -> None:
+    browser = opened()
+    browser.run(
+        "Object.assign(DATA.answers[0].tokens[0], { probability: null, runners: "
+        "[0.3, 0.2, 0.1, 0.05, 0.04].map((probability, id) => ({ id, text: 'x', probability })) })"
+    )
+    browser.run("select(0, 0)")
+    assert "chosen with probability below 4 %" in browser.run("at('word-facts').textContent")
+    browser.run("DATA.answers[0].tokens[0].runners.pop(); select(0, 0)")
+    assert "chosen with" not in browser.run("at('word-facts').textContent")
+
+
 def test_words_carry_labels(opened: Opened, page: Path) -> None:
     browser = opened()
     word = payload_of(page)["answers"][0]["words"][0]

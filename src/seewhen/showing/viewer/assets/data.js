@@ -10,6 +10,7 @@ const MAPS = {
   after: "attention after",
   change: "attention, change",
 };
+const RUNNERS = 5; // likeliest tokens that a full trace keeps, as in decoding/recorder.py
 const LEVELS = ["sure", "some doubt", "unsure", "guessing"];
 
 function riskLevel(risk) {
@@ -80,11 +81,14 @@ function fresh(words, said) {
   return new Set([...words.keys()].filter((index) => tells(bare(words[index]))));
 }
 
-// For each answer what is new in it: against the first; in the first, what no other says.
+// For each answer what is new in it: against the first that says anything; in that one, what no other says.
 function news(answers) {
   const said = answers.map((answer) => new Set(answer.words.map(bare)));
-  const others = new Set(said.slice(1).flatMap((words) => [...words]));
-  return answers.map((answer, number) => (answers.length > 1 ? fresh(answer.words, number ? said[0] : others) : new Set()));
+  const first = said.findIndex((words) => words.size);
+  const others = said.filter((words, number) => words.size && number !== first);
+  if (!others.length) return answers.map(() => new Set());
+  const elsewhere = new Set(others.flatMap((words) => [...words]));
+  return answers.map((answer, number) => fresh(answer.words, number === first ? elsewhere : said[first]));
 }
 
 function wordOf(answer, token) {

@@ -188,7 +188,7 @@ async function start() {
     at("model").replaceChildren(...models.data.map((model) => element("option", { value: model.id }, model.id)));
     at("model-control").hidden = models.data.length < 2;
     at("max-tokens").max = models.data[0].seewhen.trace_tokens;
-    chooser.known = methods.data;
+    chooser.known = methods.data.filter((method) => method.usable);
     const own = models.data[0].seewhen.default_method;
     addMethod("regular");
     if (own.method !== "regular" && methodNamed(own.method)) addMethod(own.method, departures(own));

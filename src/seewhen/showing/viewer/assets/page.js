@@ -152,6 +152,8 @@ function showWord(answer, word) {
   const facts = [`${answer.count === undefined ? "token" : "word"} ${state.token + 1} of ${answer.tokens.length}`]; // `count`: of tokens, where only words are known
   if (token.risk !== null) facts.push(`risk ${token.risk.toFixed(2)} (${LEVELS[riskLevel(token.risk)]}, entropy ${token.entropy.toFixed(2)} nats)`);
   if (token.probability !== null) facts.push(`chosen with probability ${percent(token.probability)}`);
+  // A word that was drawn may be none of the likeliest.
+  else if (token.runners.length === RUNNERS) facts.push(`chosen with probability below ${percent(token.runners[RUNNERS - 1].probability).replace("< ", "")}`);
   if (answer.maps) facts.push(token.fired.length ? `tilted in layer${token.fired.length > 1 ? "s" : ""} ${token.fired.join(", ")}` : "not tilted");
   if (word.asked) facts.push(verdictNote(word.asked));
   if (word.object) facts.push(`names “${word.object}”, which is ${word.present ? "" : "not "}in the picture`);
