@@ -189,10 +189,10 @@ def test_sampled_ahead_the_promise_is_kept(packaged):
 
 @pytest.mark.parametrize(
     ("fast", "draws"),
-    [("off", "torch"), ("off", "streams"), ("graph", "streams"), ("off", "hash"), ("graph", "hash")],
+    [(fast, draws) for fast in ("off", "graph") for draws in ("torch", "streams", "hash")],
 )
 def test_sampled_rows_do_not_notice_that_a_neighbour_says_it_again(packaged, fast, draws):
-    """Streams are those of runs. With captured steps torch's own draws are other ones then: docs/confirm.md."""
+    """Torch's own draws, the streams of runs, and hashed noise."""
     ends, answers, backs = frozenset([packaged[1].tokenizer.eos_token_id]), [], []
     for neighbour in (0, 9):
         torch.manual_seed(0)

@@ -39,7 +39,9 @@ class CapturedSteps:
     ) -> None:
         self.session, self.kept, self.model = session, kept, model
         self.kwargs, self.prompt, self.earlier, self.prompts = kwargs, prompt, earlier, prompts
-        self.choose = choose if choose.capturable else None
+        # A pass ahead that never was has drawn from torch's generator for all rows: beside others the host draws.
+        shared = choose.samples and len(prompt) > 1
+        self.choose = choose if choose.capturable and not shared else None
         self.made: Captured | None = None
         self.passes = 0  # that stay
         self.ahead = False  # a pass is under way, or over, that nobody has asked for

@@ -26,6 +26,7 @@ class Choose(Protocol):
 
     key: tuple[Any, ...]
     capturable: bool
+    samples: bool  # from torch's generator
 
     def __call__(self, ids: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens (rows,) and scores."""
