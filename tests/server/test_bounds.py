@@ -221,7 +221,9 @@ def test_a_request_gets_the_file_of_the_operators_method() -> None:
     found = choose(Seewhen(method="vti", parameters={"text_strength": 0.5}), own)
     assert found == own.replace(text_strength=0.5)
     assert choose(Seewhen(method="ict"), own).parameters()["directions"] == ""
-    usable = [{each["id"] for each in offered(method) if each["usable"]} for method in (seewhen.method("cai"), own)]
+    usable = [
+        {each["id"] for each in offered(method) if each["usable"]} for method in (seewhen.method("cai"), own)
+    ]
     assert usable[1] - usable[0] == {"vti"} and "ict" not in usable[1]
 
 
