@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,6 +138,9 @@ def test_amber(shared: Path, write) -> None:
 def test_data_check(shared: Path, tmp_path: Path) -> None:
     findings = json.loads(seewhen("data", "check", shared, "--bench", "pope", "--json").stdout)
     assert len(findings) == 9 and {finding["state"] for finding in findings} == {"ok"}
-    assert "pope/gqa-random" in seewhen("data", "check", shared).stdout
+    told = seewhen("data", "check", shared).stdout
+    assert re.search(
+        r"^ok +pope/gqa_pope_random\.json +3000 questions, 500 images, 1500 yes *$", told, re.MULTILINE
+    )
     assert "from the folder output/" in " ".join(seewhen("data", "check", tmp_path, code=1).stdout.split())
     assert "no folder" in seewhen("data", "check", tmp_path / "gone", code=2).stderr

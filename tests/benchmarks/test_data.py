@@ -14,7 +14,7 @@ from seewhen.benchmarks import benchmark_class, benchmark_names, load
 from seewhen.benchmarks.base import add_up
 from seewhen.benchmarks.chair.prompts import STYLES as CHAIR_STYLES
 from seewhen.benchmarks.checking import check
-from seewhen.benchmarks.files import find_image, read_image_list
+from seewhen.benchmarks.files import find_image, picture_names, read_image_list
 from seewhen.benchmarks.pope.files import FILES as POPE_FILES
 from seewhen.benchmarks.pope.prompts import STYLES as POPE_STYLES
 from seewhen.errors import InvalidInput, InvalidMethod
@@ -74,6 +74,8 @@ def test_images_are_found_by_name_or_number(write, tmp_path: Path) -> None:
     assert find_image(tmp_path, "42") == find_image(tmp_path, "COCO_val2014_000000000042.jpg") == path
     with pytest.raises(InvalidInput, match="picture 43"):
         find_image(tmp_path, "43")
+    assert picture_names("43")[0] == "COCO_val2014_000000000043.jpg", "what a run says is missing"
+    assert picture_names("a b.jpg") == ["a b.jpg"]
 
 
 def test_image_lists(write) -> None:

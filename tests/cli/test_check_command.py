@@ -213,7 +213,7 @@ def test_diagnose_in_words_and_as_json(
     assert first.startswith("sampled captions of 40 images") and "recoverable" in second
     facts = run("diagnose", checkpoint, *material, "--decoding", "sampled", "--batch", 20, "--json").json
     share = facts["sampled"]["recoverable"]
-    assert f"{100 * share['value']:.1f} % ({100 * share['low']:.1f} to {100 * share['high']:.1f})" in second
+    assert f"{100 * share['value']:.1f} points ({100 * share['low']:.1f} to {100 * share['high']:.1f})" in second
     assert set(facts["sampled"]["signals"]) == {"odds", "logprob", "entropy", "position", "elsewhere", "together"}
     assert len(facts["sampled"]["calibration"]) == 8
     looked = facts["diagnostics"]

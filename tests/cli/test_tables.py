@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from command import Ran
+from rich.console import Console
 
 from seewhen.decoding.method import make
 from seewhen.errors import InvalidMethod
@@ -32,6 +34,30 @@ def test_every_preset_and_its_values_are_listed(run: Run, name: str) -> None:
 def test_names_of_models_are_whole_in_a_pipe(run: Run) -> None:
     out = run("models").out
     assert "mistralai/Mistral-Small-3.1-24B-Instruct-2503" in out
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_names_are_whole_on_a_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of a table is lost, names stand on one line, and no line is longer than the terminal."""
+    from seewhen.benchmarks.checking import Finding
+    from seewhen.cli import data, models, tables
+
+    def printed(show: Callable[[], None]) -> list[str]:
+        console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
+        monkeypatch.setattr(tables, "table_console", lambda: console)
+        show()
+        return console.file.getvalue().splitlines()
+
+    lines = printed(models.models)
+    first = [line.split() for line in lines]
+    assert ["mistral3", "mistralai/Mistral-Small-3.1-24B-Instruct-2503"] in first
+    name = "amber/query_discriminative-existence.json"
+    found = [Finding("amber/x", "ok", name, "3000 questions, 500 images, 1500 yes", "there")]
+    lines = printed(lambda: data._print_table(found))
+    assert max(map(len, lines)) <= width
+    if width >= 80:
+        assert any(name in line for line in lines)
+        assert "1500 yes" in " ".join(" ".join(lines).replace(name, "").split())
 
 
 def test_an_unknown_preset_is_answered_briefly() -> None:

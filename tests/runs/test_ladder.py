@@ -121,7 +121,7 @@ def test_the_mean_of_the_rungs_is_no_promise_to_a_model_beyond_them() -> None:
     (one,) = predictions(model(asked_auroc=0.99), rungs)
     assert one.high < 0 and [each.name for each in one.outside] == ["asked_auroc"]
     text = "\n".join(foretold([one], rungs, model(asked_auroc=0.99)))
-    assert "helps the rungs, of which it is none" in text and "likely to help" not in text
+    assert "helps the rungs; this model is outside their range" in text and "likely to help" not in text
 
 
 def test_a_method_that_few_rungs_know_does_not_speak_for_the_others() -> None:
@@ -135,7 +135,7 @@ def test_a_method_that_few_rungs_know_does_not_speak_for_the_others() -> None:
     assert LEAST <= len(few) < len(rungs)
     assert f"Beyond the {len(few)} rungs measured with confirm 4 drafts: how far" in text
     assert "Beyond the rungs" not in text and "The contrast, sampled: likely to help" in text
-    assert "Besides, helps the rungs, of which it is none: confirm 4 drafts." in text
+    assert "Besides, helps the rungs; this model is outside their range: confirm 4 drafts." in text
 
 
 def test_photographs_know_less_and_are_predicted_by_that() -> None:

@@ -116,7 +116,7 @@ def test_an_unknown_attention_kernel_is_told_briefly(checkpoint):
     assert "sdpa" in str(refused.value) and len(str(refused.value)) < 300
 
 
-def test_the_packaged_model_loads_without_a_bar_and_others_with(checkpoint, capfd):
+def test_the_models_that_come_along_load_without_a_bar_and_others_with(checkpoint, capfd, monkeypatch):
     from transformers.utils import logging
 
     before = logging.is_progress_bar_enabled()
@@ -127,5 +127,8 @@ def test_the_packaged_model_loads_without_a_bar_and_others_with(checkpoint, capf
         assert logging.is_progress_bar_enabled()
         load_model(checkpoint, device="cpu")
         assert "Loading weights" in capfd.readouterr().err
+        monkeypatch.setattr("seewhen.backbones.loading.resolve", lambda name: str(checkpoint))
+        load_model("photo", device="cpu")
+        assert capfd.readouterr().err == ""
     finally:
         (logging.enable_progress_bar if before else logging.disable_progress_bar)()

@@ -170,7 +170,7 @@ def test_missing_pictures_are_one_clear_error(checkpoint, tmp_path):
     command = ["eval", "pope", "--model", str(checkpoint), "--data", str(tmp_path), "--split", "coco-random"]
     outcome = CliRunner().invoke(app, command)
     assert isinstance(outcome.exception, InvalidInput)
-    assert "Not one of the 8 pictures is there" in str(outcome.exception)
+    assert "Not one of the 4 pictures is there" in str(outcome.exception)
 
 
 def test_several_benchmarks_parts_methods_and_decodings(checkpoint, tmp_path):

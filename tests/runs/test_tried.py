@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from seewhen.runs.evaluate import Ask
 from seewhen.runs.folders import Photo
@@ -13,6 +15,7 @@ from seewhen.runs.store import Record, Run
 from seewhen.runs.tried import Outcome, outcome
 from seewhen.runs.tried_wording import CHANCE, summary
 from seewhen.runs.trying import Judging, Trial, Tries
+from seewhen.showing.viewer.tried import write_tried
 
 PICTURES = 20
 TRUTH = {f"{n}.png": frozenset({"dog"}) for n in range(PICTURES)}
@@ -105,6 +108,19 @@ def test_few_pictures(tmp_path: Path, count: int) -> None:
     of = found(tmp_path, pictures=count, regular=[BOTH] * count, careful=[ONE] * count)
     assert not of.methods[1].shares and of.methods[1].denied is None
     assert "may be chance" in " ".join(summary(of))
+
+
+@pytest.mark.parametrize("count", [4, 5])
+def test_the_page_gives_intervals_where_the_words_say_so(tmp_path: Path, count: int) -> None:
+    of = found(
+        tmp_path, labels=True, pictures=count, regular=[BOTH] * count, careful=[ONE, BOTH] * (count // 2) + [ONE]
+    )
+    for photo in of.tries.photos:
+        Image.new("RGB", (8, 8)).save(photo.path)
+    write_tried(tmp_path / "page.html", of, list(summary(of)), {}, reader_for("coco"))
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    table = page[page.index("<tbody") : page.index("</tbody>")]
+    assert (re.search(r"\(\d+ to \d+\)|no variation", table) is not None) is (count == 5)
 
 
 def test_pictures_in_dispute_come_first(tmp_path: Path) -> None:

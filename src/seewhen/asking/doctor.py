@@ -82,10 +82,9 @@ def model_facts(name: str, dtype: str = "bfloat16") -> dict[str, Any]:
     import torch
     from transformers import AutoModelForImageTextToText
 
-    try:
-        size = torch.empty((), dtype=getattr(torch, dtype)).element_size()
-    except (AttributeError, TypeError):
-        raise InvalidInput(f"There is no dtype {dtype!r}.", "Use float32, float16 or bfloat16.") from None
+    if dtype not in ("float32", "float16", "bfloat16"):
+        raise InvalidInput(f"There is no dtype {dtype!r}.", "Use float32, float16 or bfloat16.")
+    size = torch.empty((), dtype=getattr(torch, dtype)).element_size()
     config = shape_config(name) if is_shape(name) else load_config(name)
     facts: dict[str, Any] = {"name": name, "model_type": config.model_type, "supported": False}
     try:

@@ -185,7 +185,8 @@ def load_model(
     path = resolve(name_or_path)
     kwargs = safely(path, kwargs)
     where = {k: kwargs[k] for k in _WHERE if k in kwargs}
-    with _loading(str(name_or_path)), progress_bar(path != str(PACKAGED_PATH)):
+    small = path == str(PACKAGED_PATH) or name_or_path == PHOTO
+    with _loading(str(name_or_path)), progress_bar(not small):
         _check_embedded_adapter(path, where)
         model = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype, use_safetensors=True, **kwargs)
     if device is not None:

@@ -74,19 +74,24 @@ def file_checksum(path: Path) -> str:
 _PICTURE_FOLDERS = ("val2014", "train2014", "val2017", "train2017", "images", "image")
 
 
-def find_image(folder: Path, image: str) -> Path:
-    """A picture by its name, or by COCO's names for its number."""
-    names: list[str] = [image]
+def picture_names(image: str) -> list[str]:
+    """What a picture's file may be called: its name, or COCO's names for its number, the usual one first."""
     if image.isdecimal() and len(image) <= 12:
         number = f"{int(image):012d}.jpg"
-        names = [f"COCO_val2014_{number}", f"COCO_train2014_{number}", number]
+        return [f"COCO_val2014_{number}", f"COCO_train2014_{number}", number]
+    return [image]
+
+
+def find_image(folder: Path, image: str) -> Path:
+    """A picture by its name, or by COCO's names for its number."""
+    names = picture_names(image)
     for place in ("", *_PICTURE_FOLDERS):
         for name in names:
             if os.path.isfile(folder / place / name):  # unlike Path.is_file, of any name
                 return folder / place / name
     raise InvalidInput(
         f"The picture {image} is not in {folder}: looked for {', '.join(names)}.",
-        f"Name the folder that holds the images, or the one above {', '.join(_PICTURE_FOLDERS)}; "
+        f"Name (--images) the folder that holds them, or the one above {', '.join(_PICTURE_FOLDERS)}; "
         "`seewhen data get` downloads most.",
     )
 

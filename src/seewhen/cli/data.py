@@ -161,24 +161,26 @@ def _after(benchmark: str, to: Path, image_list: str | None) -> None:
 
 
 def _print_table(findings: list[Finding]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console()
+    from seewhen.cli.tables import table_console
+
+    console = table_console()
     colors = {"ok": "green", "present": "green", "differs": "yellow", "broken": "red"}
-    table = Table()
-    for title in ("file", "state"):
-        table.add_column(title, no_wrap=True)
-    for title in ("where", "note"):
-        table.add_column(title, overflow="fold")
+    table = Table(box=None, pad_edge=False)
+    table.add_column("state", no_wrap=True)
+    # The note, which is words, gives way to names; longer ones than a line are cut anywhere.
+    longest = max((len(each.path) for each in findings if each.state != "missing"), default=0)
+    table.add_column("file", overflow="fold", no_wrap=longest + 30 < console.width)
+    table.add_column("note", overflow="fold")
     missing: dict[str, list[Finding]] = {}
     for finding in findings:
         if finding.state == "missing":
             missing.setdefault(finding.source, []).append(finding)
         else:
             state = Text(finding.state, style=colors[finding.state])
-            table.add_row(finding.key, state, Text(finding.path), Text(finding.note))
+            table.add_row(state, Text(finding.path), Text(finding.note))
     if table.rows:
         console.print(table)
     for source, files in missing.items():

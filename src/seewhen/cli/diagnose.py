@@ -197,7 +197,7 @@ def told(found: Diagnosis) -> Iterator[str]:
 
 def _first(way: str, images: int, found: Ceiling) -> Iterator[str]:
     yield f"{way} captions of {images} images: {found.said} objects said"
-    yield f"  recoverable (points)              {_share(found.recoverable)}"
+    yield f"  recoverable                       {_share(found.recoverable, 'points')}"
     yield f"  invented now                      {_share(found.invented_now)}"
     yield f"  at equal recall, by all it knows  {_share(found.invented_at_same_recall)}"
     yield f"  {verdict_in_words(found)}"
@@ -229,8 +229,8 @@ def _rest(found: Ceiling) -> Iterator[str]:
         yield f"    {100 * part.predicted:3.0f} %  {_share(part.there)}  of {part.count}"
 
 
-def _share(share: Estimate) -> str:
-    return f"{100 * share.value:5.1f} % ({100 * share.low:.1f} to {100 * share.high:.1f})"
+def _share(share: Estimate, unit: str = "%") -> str:
+    return f"{100 * share.value:5.1f} {unit} ({100 * share.low:.1f} to {100 * share.high:.1f})"
 
 
 def _auroc(found: Separation) -> str:

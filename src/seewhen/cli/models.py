@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+_WIDE = 110  # columns in which all that is known of a family stands on a line
+
 
 def models(
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
@@ -38,11 +40,14 @@ def models(
 
     console = table_console()
     table = Table(box=None, pad_edge=False)
-    for column in ("family", "for example", "tested", "note"):
-        # Names are there to be copied.
-        table.add_column(column, overflow="fold", no_wrap=column == "for example")
+    narrow = console.width < _WIDE
+    for column in ("family", "for example", *(() if narrow else ("tested", "note"))):
+        table.add_column(column, no_wrap=narrow or column == "for example")  # names are there to be copied
     for family in FAMILIES:
-        table.add_row(family.model_type, family.checkpoint, ", ".join(family.tested), family.note)
+        told = (", ".join(family.tested), family.note)
+        table.add_row(family.model_type, family.checkpoint, *(() if narrow else told))
+        for line in filter(None, told if narrow else ()):
+            table.add_row("", f"  {line}", style="dim")
     console.print(table)
     console.print()
     for how, meaning in HOW.items():

@@ -20,7 +20,7 @@ def told(found: Diagnostics) -> Iterator[str]:
     """What a model is like, a line each."""
     yield f"what the model is like ({found.pictures} pictures, {found.tokens} tokens of its own greedy answers)"
     yield f"  attention on the image, by layer  {_percents(found.image_attention)}"
-    yield f"  tokens that are others without    {100 * found.tokens_changed:5.1f} %"
+    yield f"  tokens that are others without    {100 * found.tokens_changed:.1f} %"
     at_objects = found.divergence_at_objects
     where = "" if at_objects is None else f"; where an object is named {at_objects:.3f}"
     yield f"  divergence without the image      {found.divergence:.3f} nats of at most 0.693{where}"
@@ -35,7 +35,7 @@ def told(found: Diagnostics) -> Iterator[str]:
         yield f"  entropy tells inventions (AUROC)  {found.entropy_auroc:.3f}"
     if found.asked_auroc is not None and found.asked_accuracy is not None and found.calibration_error is not None:
         yield (
-            f"  yes/no questions                  {100 * found.asked_accuracy:5.1f} % right, AUROC "
+            f"  yes/no questions                  {100 * found.asked_accuracy:.1f} % right, AUROC "
             f"{found.asked_auroc:.3f}, calibration error {found.calibration_error:.3f}"
         )
     yield from _tilt(found.tilt)
@@ -67,7 +67,7 @@ def foretold(
         yield "No prediction: too few rungs of the ladder were measured with a method."
         return
     inventing = [one for one in found if one.metric == "chair_i"]
-    yield f"beside the ladder ({len(rungs)} small models of drawn scenes)"
+    yield f"beside the ladder ({len(rungs)} rungs: small models of drawn scenes)"
     yield from _dependence(rungs, model)
     yield from _in_short(inventing, own)
     balanced = {(one.method, one.way): one for one in found if one.metric == "f1"}
@@ -99,9 +99,9 @@ def _points(one: Prediction) -> str:
 
 def _verdict(one: Prediction) -> str:
     if one.high < 0:
-        return "helps the rungs, of which it is none" if one.outside else "likely to help"
+        return "helps the rungs; this model is outside their range" if one.outside else "likely to help"
     if one.low > 0:
-        return "harms the rungs, of which it is none" if one.outside else "likely to harm"
+        return "harms the rungs; this model is outside their range" if one.outside else "likely to harm"
     return "no clear effect"
 
 

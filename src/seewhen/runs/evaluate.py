@@ -17,6 +17,7 @@ from seewhen.benchmarks import SCENES, benchmark_class
 from seewhen.benchmarks import check as check_benchmark
 from seewhen.benchmarks import load as load_benchmark
 from seewhen.benchmarks.base import Benchmark, Sample, content_checksum
+from seewhen.benchmarks.files import picture_names
 from seewhen.benchmarks.prompts import Style, style_named
 from seewhen.errors import InvalidInput, UnsupportedMode
 from seewhen.runs.cutting import write_cuts
@@ -177,12 +178,10 @@ def _sources(ask: Ask, benchmark: Benchmark, samples: Sequence[Sample]) -> dict[
         except InvalidInput as error:
             first_error = first_error or error
     if not found and first_error:
-        raise InvalidInput(
-            f"Not one of the {len(samples)} pictures is there. {first_error.message}",
-            f"{first_error.hint} Use --images for it.",
-        )
+        pictures = len({sample.image for sample in samples})
+        raise InvalidInput(f"Not one of the {pictures} pictures is there. {first_error.message}", first_error.hint)
     # A picture that alone is missing becomes a recorded failure, not the end of the run.
-    return {s.id: found.get((s.image, s.split), str(folder / s.image)) for s in samples}
+    return {s.id: found.get((s.image, s.split), str(folder / picture_names(s.image)[0])) for s in samples}
 
 
 def model_facts(ask: Ask, device: str) -> dict[str, Any]:

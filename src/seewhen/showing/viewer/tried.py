@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from seewhen.benchmarks.chair.caption_reader import CaptionReader
-from seewhen.runs.tried import JUDGED, AskedObject, Outcome, Said, Seen
+from seewhen.runs.tried import FEWEST, JUDGED, AskedObject, Outcome, Said, Seen
 from seewhen.runs.wording import counted
 from seewhen.showing.viewer.page import TEMPLATES, image_payload, joined, policy, write_text
 from seewhen.showing.viewer.word_risk import differing, level
@@ -44,6 +44,7 @@ def write_tried(
         about=_about(found),
         sentences=[sentence.split("`") for sentence in sentences],
         judged=JUDGED if found.labelled else (),
+        fewest=FEWEST,
         asked=found.tries.asking is not None,
         served=found.tries.trial.ask.server is not None,
         shows=_shows(found, pictures),
