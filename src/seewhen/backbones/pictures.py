@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -72,6 +73,11 @@ def open_image(source: Source, limits: PictureLimits = LIMITS) -> Image.Image:
     if isinstance(source, Image.Image):
         with _plain_errors("The image"):
             return _upright(source, _divisor(source.size, limits))
+    if not isinstance(source, str | os.PathLike | bytes):
+        raise UnreadablePicture(
+            f"{type(source).__name__} is no picture.",
+            "Give a path, bytes or a PIL image; PIL.Image.fromarray makes one of an array.",
+        )
     name = "The image" if isinstance(source, bytes) else str(source)
     data = source if isinstance(source, bytes) else _content(Path(source), limits)
     if len(data) > limits.file_bytes:
