@@ -15,7 +15,7 @@ from runs.tiny_checkpoint import write
 from seewhen.asking.asker import Asker, Question
 from seewhen.asking.memory import Halving
 from seewhen.asking.options import DESCRIBE
-from seewhen.errors import SeewhenError
+from seewhen.errors import InvalidInput, SeewhenError
 from seewhen.scenes import dataset, render
 
 OPTIONS: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False}
@@ -218,3 +218,11 @@ def test_what_is_no_method_is_refused(loaded: Any) -> None:
     for wrong in (3, None, object()):
         with pytest.raises(SeewhenError, match="is no method"):
             seewhen.attach(loaded[0], wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", [None, 3, ["Why?", None]])
+def test_what_is_no_text_is_refused(loaded: Any, text: Any) -> None:
+    with pytest.raises(InvalidInput, match="A text is a string"):
+        seewhen.generate(*loaded, picture(1), text, "regular", **OPTIONS)
+    with pytest.raises(InvalidInput, match="A text to check is one string"):
+        seewhen.check(*loaded, picture(1), text)

@@ -112,9 +112,9 @@ def test_without_an_image_there_is_nothing_to_ask(loaded: Loaded, picture: objec
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"text": None}, "text is of type NoneType"),
-        ({"text": ["A dog."]}, "text is of type list"),
-        ({"text": b"A dog."}, "text is of type bytes"),
+        ({"text": None}, "one string, not NoneType"),
+        ({"text": ["A dog."]}, "one string, not list"),
+        ({"text": b"A dog."}, "one string, not bytes"),
         ({"threshold": "1"}, "threshold is not a number"),
         ({"threshold": float("nan")}, "threshold is not a number"),
         ({"image": np.zeros((8, 8, 3), np.uint8)}, "not of type ndarray"),

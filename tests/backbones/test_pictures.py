@@ -14,6 +14,7 @@ import pytest
 from PIL import ExifTags, Image, JpegImagePlugin, features
 
 from seewhen.backbones.pictures import PictureLimits, UnreadablePicture, open_image
+from seewhen.errors import InvalidInput
 from seewhen.showing.viewer.page import image_payload
 
 UPRIGHT = np.zeros((24, 16, 3), np.uint8)  # taller than wide; red, green, blue and white quarters
@@ -240,6 +241,12 @@ def test_what_is_wrong_with_a_picture(data: bytes, told: str, tmp_path: Path) ->
         with pytest.raises(UnreadablePicture) as error:
             open_image(source)
         assert told in str(error.value)
+
+
+@pytest.mark.parametrize("source", [np.zeros((8, 8, 3), np.uint8), 3, None, [b"x"]])
+def test_what_is_no_picture_is_said(source: object) -> None:
+    with pytest.raises(InvalidInput, match=rf"not of type {type(source).__name__}\. .*PIL"):
+        open_image(source)  # type: ignore[arg-type]
 
 
 def test_what_is_wrong_with_a_path(tmp_path: Path) -> None:

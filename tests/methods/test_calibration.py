@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from calibrating import TinyProcessor, pictures
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import tiny
@@ -74,3 +76,9 @@ def test_errors(tmp_path: Path) -> None:
     samples.write_text("not json\n")
     with pytest.raises(InvalidInput, match="line 1: not JSON"):
         questions(tmp_path, samples, 3)
+
+
+def test_tensors_of_something_else_are_no_directions(tmp_path: Path) -> None:
+    save_file({"entropy": torch.zeros(2)}, tmp_path / "trace.safetensors")
+    with pytest.raises(InvalidInput, match="holds no directions"):
+        Directions.load(tmp_path / "trace.safetensors")

@@ -132,6 +132,9 @@ def test_checksums_are_told_briefly():
 
 
 def test_tuples_and_lists_are_the_same_configuration():
+    cai = {"method": {"label": "cai", "parameters": {"contrast": 1.0, "tilt": "score"}}, "model": "a"}
+    vcd = {"method": {"label": "vcd", "parameters": {"alpha": 1.0}}, "model": "a"}
+    assert config_differences(cai, vcd) == ['method.label: "cai" there, "vcd" now'], "which says all of it"
     assert config_differences({"a": (1, 2), "b": {}}, {"a": [1, 2], "b": {}}) == []
 
 

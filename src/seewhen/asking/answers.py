@@ -144,6 +144,8 @@ def _complete(trace: Trace, asker: Asker, rows: Sequence[Sequence[Picture]]) -> 
 def _batch(image: Any, text: str | Sequence[str]) -> tuple[list[str], list[tuple[Picture, ...]]]:
     if isinstance(text, str):
         return [text], [_pictures(image)]
+    if not isinstance(text, Sequence) or not all(isinstance(each, str) for each in text):
+        raise InvalidInput("A text is a string, or a list of strings.", "Give the question to ask.")
     texts = list(text)
     if not isinstance(image, (list, tuple)) or len(image) != len(texts):
         raise InvalidInput(

@@ -120,10 +120,6 @@ def check(
         >>> checked.denied
         ('vase',)
     """
-    if not isinstance(text, str):
-        raise InvalidInput(
-            f"A text to check is one string, not {type(text).__name__}.", "Check one text at a time."
-        )
     return Checker(Asker((model, processor)), lexicon, verdict, threshold, question).check(image, text)
 
 

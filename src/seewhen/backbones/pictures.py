@@ -74,7 +74,7 @@ def open_image(source: Source, limits: PictureLimits = LIMITS) -> Image.Image:
         with _plain_errors("The image"):
             return _upright(source, _divisor(source.size, limits))
     if not isinstance(source, bytes | str | os.PathLike):
-        raise InvalidInput(
+        raise UnreadablePicture(
             f"An image is a path, bytes or a PIL image, not of type {type(source).__name__}.",
             "An array becomes one with PIL.Image.fromarray.",
         )

@@ -12,6 +12,9 @@ from seewhen.cli.options import ModelFlags, Settings, between_commas, check_writ
 from seewhen.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from PIL import Image
+
+    from seewhen.decoding.trace import Trace
     from seewhen.showing.figures.cases import Case
     from seewhen.showing.figures.catalogue import Entry
 
@@ -32,7 +35,9 @@ def figure(
     trace: Annotated[
         Path | None, typer.Option("--trace", help="Draw this trace (`seewhen describe --trace FILE`).")
     ] = None,
-    image: Annotated[Path | None, typer.Option("--image", help="With --trace: its picture.")] = None,
+    image: Annotated[
+        Path | None, typer.Option("--image", help="With --trace: its picture, if the trace has none.")
+    ] = None,
     objects: Annotated[
         str | None, typer.Option("--objects", help="With --trace: what the picture shows, as in dog,person.")
     ] = None,
@@ -219,9 +224,19 @@ def _traced(path: Path, image: Path | None, objects: str | None, row: int) -> Ca
         return replace(scene_case(scene_named(str(image).removeprefix("scene:")), trace=trace), row=row)
     from seewhen.backbones.pictures import open_image
 
-    picture = None if image is None else open_image(image)
+    picture = _own_picture(trace, row) if image is None else open_image(image)
     named = None if objects is None else between_commas(objects)
     return case_of(trace, picture, objects=named, row=row, name="" if image is None else image.name)
+
+
+def _own_picture(trace: Trace, row: int) -> Image.Image | None:
+    """The picture that travels with the trace, if one does: the first of this answer."""
+    from seewhen.showing.viewer.traces import own_pictures
+
+    own = own_pictures(trace)
+    if not 0 <= row < trace.rows or not own or not trace.pictures_in(row):
+        return None
+    return own[sum(map(trace.pictures_in, range(row)))]
 
 
 def _numbers(text: str | None) -> list[int]:

@@ -77,6 +77,8 @@ class Directions:
         with stored_tensors(Path(path), hint), safe_open(str(path), framework="pt") as file:
             described = parse_json((file.metadata() or {}).get(_KEY, "null"), str(path), hint)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        if described is None:
+            raise InvalidInput(f"{path} holds no directions.", hint)
         check_form(_Described, described, path, hint)
         return cls(described["method"], tensors, described["provenance"])
 

@@ -137,6 +137,10 @@ def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, value
 
 
+_METHOD = "method."
+_LABEL = f"{_METHOD}label"
+
+
 def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Fields that differ, each as "name: old value there, new value now"."""
     # Through JSON, so that a tuple equals the list it was written as.
@@ -149,11 +153,10 @@ def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[s
         text = "nothing" if value is absent else json.dumps(value, ensure_ascii=False)
         return text if len(text) <= 80 else text[:77] + "..."
 
-    return [
-        f"{name}: {show(a.get(name, absent))} there, {show(b.get(name, absent))} now"
-        for name in dict.fromkeys([*a, *b])
-        if a.get(name, absent) != b.get(name, absent)
-    ]
+    names = [name for name in dict.fromkeys([*a, *b]) if a.get(name, absent) != b.get(name, absent)]
+    if _LABEL in names:  # says all of what is different in a method
+        names = [name for name in names if name == _LABEL or not name.startswith(_METHOD)]
+    return [f"{name}: {show(a.get(name, absent))} there, {show(b.get(name, absent))} now" for name in names]
 
 
 class RunStore:

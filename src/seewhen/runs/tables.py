@@ -128,11 +128,14 @@ def cut_grid(group: Group) -> Grid | None:
         return None
     titles = {metric.name: metric.title for metric in group.metrics}
     rows = [
-        (f"Regular, cut off after {count}", *(wording.number(found[name]) for name in SHOWN))
+        (
+            f"Regular, cut off after {wording.counted(count, 'sentence')}",
+            *(wording.number(found[name]) for name in SHOWN),
+        )
         for count, found in group.shorter.cuts.items()
     ]
     for one in group.shorter.methods:
-        pair = f"{wording.title(one.label)} − Regular cut off after {one.sentences}"
+        pair = f"{wording.title(one.label)} − Regular cut off after {wording.counted(one.sentences, 'sentence')}"
         rows.append((pair, *(wording.change_of(one.differences[name], one.differences[name].p) for name in SHOWN)))
     notes = (
         "CHAIR falls as captions get shorter. Each method with fewer words than Regular is set beside Regular's "

@@ -31,7 +31,7 @@ def fit_verdict(
         raise InvalidInput(
             f"A verdict needs {FEWEST} objects that are there and {FEWEST} that are not; "
             f"there are {truth.sum()} and {(~truth).sum()}.",
-            "Give more labelled images, or sample the captions (temperature 1): that makes more inventions.",
+            "Give more labelled images; sampled captions have more inventions than greedy ones.",
         )
     names = [name for name in WRITTEN if all(getattr(each, name) is not None for each in signals)]
     known = words if offsets else [str(number) for number in range(len(words))]

@@ -34,7 +34,9 @@ MOST_WORDS = 10_000
 def check_text(text: str, lexicon: Lexicon) -> None:
     """Refuse what is no text, a text that is too long, or in another language than the lexicon."""
     if not isinstance(text, str):
-        raise InvalidInput(f"The text is of type {type(text).__name__}.", "Give one text.")
+        raise InvalidInput(
+            f"A text to check is one string, not {type(text).__name__}.", "Check one text at a time."
+        )
     if len(text) > 100 * MOST_WORDS or len(text.split()) > MOST_WORDS:
         raise InvalidInput(f"The text has more than {MOST_WORDS:,} words.", "Check it in parts.")
     lexicon.check_language(text)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
+from seewhen.backbones.pictures import picture_file
 from seewhen.cli import app
+from seewhen.cli.figure import _traced
 from seewhen.errors import SeewhenError
 from seewhen.showing.figures.catalogue import FIGURES
 
@@ -43,6 +46,14 @@ def test_a_figure_of_a_saved_trace(saved, tmp_path):
     told = json.loads(data.read_text())["words"]
     assert [(w["word"], w["kind"]) for w in told] == [(word, "grounded")]
     assert told[0]["entropy"] == pytest.approx(case.tensor("entropy")[case.find(word).start].tolist(), abs=1e-5)
+
+
+def test_a_trace_brings_its_own_picture(cases, tmp_path):
+    case = cases[0]
+    replace(case.trace, pictures=(picture_file(case.image),)).save(tmp_path / "own")
+    case.trace.save(tmp_path / "none")
+    found = [_traced(tmp_path / f"{name}.json", None, None, 0).image for name in ("own", "none")]
+    assert found[0] is not None and found[0].size == case.image.size and found[1] is None
 
 
 def test_the_numbers_never_overwrite_the_trace(saved):
