@@ -108,6 +108,7 @@ def test_few_pictures(tmp_path: Path, count: int) -> None:
     of = found(tmp_path, pictures=count, regular=[BOTH] * count, careful=[ONE] * count)
     assert not of.methods[1].shares and of.methods[1].denied is None
     assert "may be chance" in " ".join(summary(of))
+    assert ("on this picture" if count == 1 else "on these 4 pictures") in summary(of)[0]
 
 
 @pytest.mark.parametrize("count", [4, 5])

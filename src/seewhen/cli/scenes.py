@@ -54,13 +54,14 @@ def render(
     check_folder(out)
     chosen = scenes.dataset(cast("Split", split), n, seed=seed, artwork=artwork)
     out.mkdir(parents=True, exist_ok=True)
-    for scene in track(chosen, "drawing", console=Console(stderr=True), transient=True):
+    console = Console(stderr=True)
+    for scene in track(chosen, "drawing", console=console, transient=True, disable=not console.is_terminal):
         with replacing(out / scene.image) as temporary:
             scenes.render(scene).save(temporary, format="PNG")
     _write_json(out / "scenes.json", [scenes.truth(scene) for scene in chosen])
     if questions:
         _questions(out, chosen)
-    typer.echo(f"{n} scenes in {out}, ground truth in {out / 'scenes.json'}")
+    typer.echo(f"{n} scene{'s' * (n != 1)} in {out}, ground truth in {out / 'scenes.json'}")
 
 
 def _questions(out: Path, chosen: list[Scene]) -> None:

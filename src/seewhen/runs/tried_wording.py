@@ -19,16 +19,17 @@ def summary(found: Outcome) -> list[str]:
 
 
 def _headline(found: Outcome) -> str:
-    pictures = counted(len(found.pictures), "picture")
+    count = len(found.pictures)
+    pictures = "this picture" if count == 1 else f"these {count} pictures"
     others = [method for method in found.methods if method.label != REGULAR]
     if not others:
-        return f"Only regular decoding was tried on these {pictures}: name a method to hold against it."
+        return f"Only regular decoding was tried on {pictures}: name a method to hold against it."
     if not found.labelled:
         moved = [method for method in others if method.counts["changed"]]
         if not moved:
-            return f"No method changes a word that matters on these {pictures}."
+            return f"No method changes a word that matters on {pictures}."
         names = _named([method.label for method in moved])
-        told = f"{names} change{'s' * (len(moved) == 1)} answers on these {pictures}"
+        told = f"{names} change{'s' * (len(moved) == 1)} answers on {pictures}"
         return f"{told}; whether for the better, only labels can tell."
     labelled = counted(found.labelled, "labelled picture")
     if found.labelled < FEWEST:

@@ -139,8 +139,8 @@ def test_what_is_new_is_marked(opened: Opened, page: Path) -> None:
 def test_an_answer_without_words_is_not_what_others_are_held_against(opened: Opened) -> None:
     """As where the first method of the live page failed."""
     browser = opened()
-    words = "(text) => ({ words: text.split(' ').filter(Boolean) })"
-    told = f"(...all) => news(all.map({words})).map((found) => [...found])"
+    worded = "({ words: text.split(' ').filter(Boolean) })"
+    told = f"(...all) => news(all.map((text) => {worded})).map((found) => [...found])"
     assert browser.run(f"({told})('', 'red dog', 'red cat')") == [[], [1], [1]]
     assert browser.run(f"({told})('red dog', '')") == [[], []] == browser.run(f"({told})('', 'red dog')")
     assert browser.run(f"({told})('red dog', 'red cat', '')") == [[1], [1], []]
