@@ -35,7 +35,7 @@ OURS = {  # in the table of gains: `confirm` and its controls
     "drafts4": "`confirm`, 4 drafts as it comes",
     "regular, 3 sentences": "regular, cut after 3 sentences",
     "regular, 4 sentences": "regular, cut after 4 sentences",
-    "regular, the likest of 5": "regular, the likest of 5",
+    "regular, the most typical of 5": "regular, the most typical of 5",
 }
 NAMES = {
     "verdict0": "`confirm`, first fit, threshold 0 (two retries)",

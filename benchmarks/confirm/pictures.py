@@ -16,7 +16,7 @@ KINDS: dict[str, tuple[str, Callable[[str], bool]]] = {
     "verdict": ("#2ca02c", lambda method: method.startswith("verdict")),
     "cut after k sentences": ("#d62728", lambda method: "sentences" in method),
     "cooler": ("#9467bd", lambda method: method == "cooler"),
-    "the likest of 5": ("#17becf", lambda method: "likest" in method),
+    "the most typical of 5": ("#17becf", lambda method: "most typical" in method),
     "min-p": ("#8c564b", lambda method: method == "min-p"),
     "as it comes": ("#000000", lambda method: method == "comes"),
     "4 drafts": ("#ff7f0e", lambda method: method == "drafts4" or method.startswith("drafts4t")),
@@ -85,7 +85,7 @@ def _number(row: dict[str, Any]) -> str:
     """What stands beside a point: a threshold, a number of sentences, a temperature."""
     if row["method"] == "cooler":
         return "greedy" if row["mode"] == "greedy" else str(row["mode"][1:])
-    found = re.search(r"-?[\d.]+", re.sub(r"^drafts\d|the likest of \d", "", row["method"]))
+    found = re.search(r"-?[\d.]+", re.sub(r"^drafts\d|the most typical of \d", "", row["method"]))
     return found[0] if found else ""
 
 

@@ -167,11 +167,13 @@ class Study:
                     row = {"method": f"regular, {sentences} sentences", "mode": mode, "tokens": tokens}
                     found.append({**row, **summary(shorter, groups)})
                 if mode in ("greedy", "t1") and tokens == 64 and len(sampled) == DRAWN:
-                    row = {"method": f"regular, the likest of {DRAWN}", "mode": mode, "tokens": tokens}
-                    found.append({**row, **summary([self.counts(self._likest(seeds[0][1], sampled))], groups)})
+                    row = {"method": f"regular, the most typical of {DRAWN}", "mode": mode, "tokens": tokens}
+                    found.append(
+                        {**row, **summary([self.counts(self._most_typical(seeds[0][1], sampled))], groups)}
+                    )
         return found
 
-    def _likest(self, own: Sequence[dict[str, Any]], sampled: Sequence[Any]) -> list[dict[str, Any]]:
+    def _most_typical(self, own: Sequence[dict[str, Any]], sampled: Sequence[Any]) -> list[dict[str, Any]]:
         """A control that spends what drafts spend: of a caption and four others of the picture, the one whose
         objects are most those of the others."""
         five = [own, *(captions for seed, captions in sampled if seed)]
@@ -186,7 +188,7 @@ class Study:
         self, groups: Sequence[Array], seeds: Sequence[int | None], mode: str, method: str
     ) -> dict[str, Any]:
         """Captions of these seeds less each control: regular ones cut off, cooler ones, greedy ones (whole and cut
-        off), the likest of five; variants of drafts also less four drafts alone."""
+        off), the most typical of five; variants of drafts also less four drafts alone."""
         regular = dict(self.runs["regular", mode, 64])
         controls = {f"cut after {k} sentences": [self.counts(regular[s], k) for s in seeds] for k in CUTS}
         for (name, cooler, tokens), captions in self.runs.items():
@@ -200,8 +202,8 @@ class Study:
                 controls[f"greedy, cut after {k} sentences"] = [self.counts(greedy, k)] * len(groups)
         sampled = self.runs.get(("regular", "t1", 64), [])
         if mode in ("greedy", "t1") and len(sampled) == DRAWN:  # drawn at 1, any of them may be first
-            likest = self.counts(self._likest(self.runs["regular", mode, 64][0][1], sampled))
-            controls[f"the likest of {DRAWN}"] = [likest] * len(groups)
+            typical = self.counts(self._most_typical(self.runs["regular", mode, 64][0][1], sampled))
+            controls[f"the most typical of {DRAWN}"] = [typical] * len(groups)
         if method in BESIDE[2:]:
             drafts = dict(self.runs.get(("drafts4", mode, 64), []))
             controls["4 drafts"] = [self.counts(drafts[s]) for s in seeds if s in drafts]
