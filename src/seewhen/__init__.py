@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from seewhen.lazy import lazy_names, provide
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
     from seewhen.asking.answers import Answers as Answers
