@@ -47,10 +47,38 @@ def test_padding_gets_no_weight_and_does_not_move_the_minimum():
     assert weights[0, 2] == 0 and weights[0, 1] == 0.5
 
 
-def test_tail_mean_of_an_empty_tail_is_the_last_state():
+def test_cosines_are_of_directions_and_zero_on_padding():
+    query = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
+    features = torch.tensor([[[6.0, 8.0], [-4.0, 3.0], [-0.3, -0.4]], [[1.0, 0.0], [0.0, 2.0], [5.0, 5.0]]])
+    valid = torch.tensor([[True, True, True], [True, True, False]])
+    close(where.cosine(query, features, valid), [[1.0, 0.0, -1.0], [0.0, 0.0, 0.0]])  # a query of zeros has none
+    padded = torch.tensor([[True, False, False], [False, False, False]])
+    close(where.cosine(query, features, padded), [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    close(where.cosine_to_units(query[:1], where.unit(features[:1]), valid[:1]), [[1.0, 0.0, -1.0]])
+
+
+def test_a_row_without_an_image_has_no_weights():
+    cos, none = torch.tensor([[0.3, 0.1, -0.9, 0.2]]), torch.zeros(1, 4, dtype=torch.bool)
+    for weights in (where.shifted_relevance(cos, none), where.sigmoid_relevance(cos, none)):
+        assert torch.equal(weights, torch.zeros(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("tail", "expected"),
+    [
+        ([True, False, True], [2.0, 3.0]),
+        ([False, True, True], [3.0, 4.0]),
+        ([True, True, True], [2.0, 3.0]),
+        ([True, False, False], [0.0, 1.0]),
+        ([False, False, False], [4.0, 5.0]),  # the image ends the prompt: the last state
+    ],
+)
+def test_tail_mean(tail, expected):
     states = torch.arange(6.0).view(1, 3, 2)
-    assert torch.equal(where.tail_mean(states, torch.tensor([[False, True, True]]))[0], torch.tensor([3.0, 4.0]))
-    assert torch.equal(where.tail_mean(states, torch.zeros(1, 3, dtype=torch.bool))[0], states[0, -1])
+    assert torch.equal(where.tail_mean(states, torch.tensor([tail]))[0], torch.tensor(expected))
+    # Rows do not meet: the same row below one whose tail is empty.
+    both = where.tail_mean(torch.cat([states + 9, states]), torch.tensor([[False] * 3, tail]))
+    assert torch.equal(both, torch.tensor([[13.0, 14.0], expected]))
 
 
 # -- when ---------------------------------------------------------------------------------------------
