@@ -55,6 +55,9 @@ def _on_a_full_disk(command: list[str], folder: Path, said: Path) -> None:
     with said.open("wb") as file:
         os.dup2(file.fileno(), 2)
     sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115  not the test's own
+    # Python keeps bytecode of which only a part could be written, and every later import of that module fails.
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
     os.chdir(folder)
     sys.argv = ["seewhen", *command]
