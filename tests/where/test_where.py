@@ -153,6 +153,57 @@ def test_the_page_says_what_the_results_say() -> None:
         assert {"command", "machine", "torch", "transformers"} <= set(found["made"])
 
 
+def test_what_the_page_says_of_boxes_is_what_was_measured() -> None:
+    section = page.PAGE.read_text("utf-8").partition("## Can the place matter at all?")[2].partition("\n## ")[0]
+    text = " ".join(section.split())
+    found = page.results()["scores-packaged-gpu"]
+    tested = found["hypotheses"]
+    beside, plain = (
+        {line["of"]: line for line in tested[pair]} for pair in ("boxes less other boxes", "boxes less regular")
+    )
+    apart, lost = beside["boxes, 6 from 0.5"], plain["boxes, 6 from 0.5"]
+    assert "CHAIR_I by {:.1f} points ({:.1f} to {:.1f})".format(*lost["chair_i"]) in text
+    assert f"cost {-lost['recall'][0]:.1f} points of recall" in text
+    assert "CHAIR_I is {:.1f} ({:.1f} to {:.1f}) higher".format(*apart["chair_i"]) in text
+    assert "so is recall, by {:.1f} ({:.1f} to {:.1f})".format(*apart["recall"]) in text
+    assert apart["p_chair_i"] < 0.05 > apart["p_recall"]
+    middle = beside["boxes, 4 from 0.5"]
+    assert "({:+.1f}, {:.1f} to {:.1f}; CHAIR_I {:+.1f}, p = {:.2f})".format(
+        *middle["recall"], middle["chair_i"][0], middle["p_chair_i"]
+    ) in text and middle["p_recall"] < 0.05  # fmt: skip
+
+    def f1(setting: str) -> float:
+        right, recall = 100 - found["captions"][setting]["chair_i"][0], found["captions"][setting]["recall"][0]
+        return 2 * right * recall / (right + recall)
+
+    assert f"({f1('boxes, 6 from 0.5'):.1f} and {f1('other boxes, 6 from 0.5'):.1f})" in text
+    # Nowhere do the boxes help where CAI acts: lower CHAIR_I than other boxes or than none, at no less recall.
+    every = [*page.results().values(), *page.results(page.RUNGS).values()]
+    for pair in ("boxes less other boxes", "boxes less regular"):
+        late = [line for one in every for line in one["hypotheses"][pair] if line["of"].endswith("0.85")]
+        assert len({id(one) for one in every}) == 10 and len(late) >= 12
+        assert all(line["chair_i"][0] > 0 or line["p_chair_i"] >= 0.05 for line in late)
+        assert all(line["recall"][0] < 0 or line["p_recall"] >= 0.05 for line in late)
+
+
+def test_what_the_page_says_of_questions_to_rungs_is_what_was_measured() -> None:
+    text = " ".join(page.PAGE.read_text("utf-8").split())
+    ends = {}
+    for name, found in page.results(page.RUNGS).items():
+        gaps = [line["auroc, right less regular"][0] for line in found["questions"]["settings"]]
+        ends[name.removeprefix("scores-")] = (found["questions"]["regular"]["auroc"][0], min(gaps), max(gaps))
+    able = [each for each in ends.values() if each[0] > 0.8]
+    assert len(able) == 2 and all(low > 0 for _, low, _ in able)
+    assert f"up by at most {max(high for *_, high in able):.3f} on the two that can answer" in text
+    hardly = [ends.pop(name) for name in ("many-mild-brief.2", "many-strong-brief.2")]
+    assert all(low > 0 for _, low, _ in hardly)
+    assert f"up by at most {max(high for *_, high in hardly):.2f} on two that hardly can" in text
+    area, low, high = ends["none-long.1"]
+    assert f"from {low:+.2f} to {high:+.2f} on a third ({area:.2f}".replace("(0", "(") in text
+    area, low, high = ends["many-mild-long-noisy.1"]
+    assert high < 0 and f"down by up to {-low:.2f} on a fourth ({area:.2f})".replace("(0", "(") in text
+
+
 def test_results_are_of_the_settings_that_were_written_down() -> None:
     folder = Path(__file__).parents[2] / "benchmarks" / "where"
     written = (folder / "README.md").read_text("utf-8")
