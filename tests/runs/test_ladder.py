@@ -135,7 +135,29 @@ def test_a_method_that_few_rungs_know_does_not_speak_for_the_others() -> None:
     assert LEAST <= len(few) < len(rungs)
     assert f"Beyond the {len(few)} rungs measured with confirm 4 drafts: how far" in text
     assert "Beyond the rungs" not in text and "The contrast, sampled: likely to help" in text
-    assert "Besides, helps the rungs; this model is outside their range: confirm 4 drafts." in text
+    assert "Besides, sampled, helps the rungs; this model is outside their range: confirm 4 drafts." in text
+
+
+def test_what_helps_one_way_is_not_said_of_the_other() -> None:
+    rungs = [
+        Rung(
+            rung.name,
+            rung.diagnostics,
+            {name: {way: {"chair_i": [-5.0] * 3}} for name, way in (("cut", "sampled"), ("asks", "greedy"))},
+        )
+        for rung in made(lambda d: 0.0)
+    ]
+    text = "\n".join(foretold(predictions(model(), rungs), rungs, model()))
+    assert "Besides, sampled, likely to help: cut." in text and "Besides, greedy, likely to help: asks." in text
+
+
+def test_what_is_beyond_the_rungs_does_not_look_as_if_it_were_among_them() -> None:
+    rungs = made(lambda d: 20 * d["divergence"] - 10, noise=1.0)
+    highest = max(rung.diagnostics["divergence"] for rung in rungs)
+    beyond = model(divergence=highest + 0.002)
+    text = "\n".join(foretold(predictions(beyond, rungs), rungs, beyond))
+    (told_of,) = re.findall(r"depend on the image is (\S+), theirs \S+ to (\S+):", text)
+    assert float(told_of[0]) > float(told_of[1])
 
 
 def test_photographs_know_less_and_are_predicted_by_that() -> None:

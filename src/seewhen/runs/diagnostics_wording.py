@@ -78,6 +78,7 @@ def foretold(
             f1 = balanced.get((one.method, one.way))
             yield _line(one, f1, _measured(own, one))
     yield "  * by its diagnostics; the others are the rungs' mean: its diagnostics tell no more"
+    yield "  in brackets: twice the error of telling each rung from the others, more for a model unlike them"
     yield from _reach(inventing)
 
 
@@ -115,9 +116,9 @@ def _in_short(found: Sequence[Prediction], own: Rung | None) -> Iterator[str]:
     helping = sorted(
         (one for one in found if one.high < 0 and one.method != "contrast"), key=lambda one: one.value
     )
-    for verdict in dict.fromkeys(map(_verdict, helping)):
-        named = ", ".join(dict.fromkeys(one.method for one in helping if _verdict(one) == verdict))
-        yield f"  Besides, {verdict}: {named}."
+    for way, verdict in dict.fromkeys((one.way, _verdict(one)) for one in helping):
+        named = ", ".join(one.method for one in helping if (one.way, _verdict(one)) == (way, verdict))
+        yield f"  Besides, {way}, {verdict}: {named}."
 
 
 def _dependence(rungs: Sequence[Rung], model: Mapping[str, float]) -> Iterator[str]:
@@ -144,8 +145,8 @@ def _reach(found: Sequence[Prediction]) -> Iterator[str]:
             some = f"the {one.rungs} rungs measured with {' and '.join(methods)}"
             whose = "the rungs" if one.rungs == widest[0].rungs else some
             yield (
-                f"  Beyond {whose}: {_NAMES.get(each.name, each.name)} is {each.value:.2f}, "
-                f"theirs {each.low:.2f} to {each.high:.2f}: what they tell of such a model was never measured."
+                f"  Beyond {whose}: {_NAMES.get(each.name, each.name)} is {each.value:.3g}, "
+                f"theirs {each.low:.3g} to {each.high:.3g}: what methods do to such a model was never measured."
             )
     yield (
         "  The rungs are small models of drawn scenes. For another kind of model this is a guess, and how wrong "
