@@ -1,4 +1,4 @@
-"""Tables, predictions, the map and the package's data from what the ladder found.
+"""Tables, predictions, maps and the package's data from what the ladder found.
 
     python -m ladder.page FOUND --out benchmarks/ladder/results
 
@@ -37,7 +37,6 @@ ELSEWHERE = {
     "chair_i only": 100 * (18.1 / 21.2 - 1),
 }
 PACKAGE = Path("src/seewhen/runs/data/ladder.json")
-PICTURE = Path("docs/images/evidence/ladder.png")
 Entry = Mapping[str, Any]
 
 
@@ -239,7 +238,6 @@ def main() -> None:
     parser.add_argument("found", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--package", type=Path, default=PACKAGE, help="where the package's data goes")
-    parser.add_argument("--picture", type=Path, default=PICTURE, help="where the documentation's picture goes")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     entries = summary(options.found)
@@ -255,7 +253,6 @@ def main() -> None:
         (options.out / CHOICE).write_text((options.found / CHOICE).read_text("utf-8"), encoding="utf-8")
     for way in WAYS:
         picture.draw(entries, options.out / f"map-{way}.png", way)
-    picture.overview(entries, options.picture)
     options.package.write_text(json.dumps(package(entries, facts), indent=1) + "\n", encoding="utf-8")
 
 

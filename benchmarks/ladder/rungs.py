@@ -65,17 +65,32 @@ def kind_of(name: str) -> str:
     return name.rpartition(".")[0] or name
 
 
+_TEXTS = {
+    "many-strong": "skewed text", "many-mild": "mild text", "few-mild": "little text",
+    "few-strong": "little skewed text", "none": "no text",
+}  # fmt: skip
 _SAID = {
-    "many": "much text", "few": "little text", "none": "no text", "mild": "mild", "strong": "skewed",
-    "projector": "pictures: projector alone", "brief": "pictures: brief", "medium": "pictures: medium",
-    "long": "pictures: long", "unaligned": "not aligned", "texts": "and text", "noisy": "untrue captions",
-    "embellished": "embellished captions", "packaged": "the packaged model",
+    "projector": "projector alone", "unaligned": "not aligned", "texts": "text kept", "noisy": "untrue captions",
+    "embellished": "embellished captions",
 }  # fmt: skip
 
 
 def described(kind: str) -> str:
-    """A rung's name in words."""
-    return ", ".join(_SAID.get(word, word) for word in kind.split("-")).replace(", and", " and")
+    """A rung's name in words: what it read, how long it was trained on pictures, and what else is special."""
+    if kind == PACKAGED:
+        return "the packaged model"
+    begun = next((read for read in _TEXTS if kind.startswith(f"{read}-")), PACKAGED)
+    words = kind.removeprefix(f"{begun}-").split("-")
+    return ", ".join([_TEXTS.get(begun, "from the packaged model"), *(_SAID.get(word, word) for word in words)])
+
+
+def family(kind: str) -> str:
+    """Rungs that are alike in what decides most: whether they see, and what captions taught them."""
+    if kind == PACKAGED:
+        return "As shipped"
+    if kind.endswith("embellished"):
+        return "Taught to embellish"
+    return "Long enough to see" if {"medium", "long"} & set(kind.split("-")) else "Hardly trained on pictures"
 
 
 def _rungs() -> tuple[Rung, ...]:
