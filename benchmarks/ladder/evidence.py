@@ -1,4 +1,4 @@
-"""The ladder's tables in docs/evidence.md, from results/: `python -m ladder.evidence`."""
+"""The ladder's picture and tables in docs/evidence.md, from results/: `python -m ladder.evidence`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ladder.page import estimate
+from ladder.picture import overview
 from scale.plan import filled
 from seewhen.runs.grid import pipe_table
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "evidence.md"
+PICTURE = PAGE.parent / "images" / "evidence" / "ladder.png"
 RESULTS = HERE / "results"
 STAND_IN = "many-mild-long"
 GOAL = 70.0  # percent of what is recoverable, at recall within a point
@@ -58,9 +60,9 @@ def over_rungs(rungs: Sequence[Mapping[str, Any]], method: str, way: str, metric
     return [each[metric] for each in found if metric in each]
 
 
-def beside_cut(rungs: Sequence[Mapping[str, Any]], method: str) -> list[Interval]:
-    """The differences of sampled CHAIR_i from the cut alone, a rung each."""
-    return [rung["beyond"][method]["chair_i"] for rung in rungs if method in rung["beyond"]]
+def beside_cut(rungs: Sequence[Mapping[str, Any]], method: str, metric: str = "chair_i") -> list[Interval]:
+    """The differences from the cut alone, sampled, a rung each."""
+    return [rung["beyond"][method][metric] for rung in rungs if method in rung["beyond"]]
 
 
 def _methods() -> Iterator[tuple[str, ...]]:
@@ -69,13 +71,16 @@ def _methods() -> Iterator[tuple[str, ...]]:
         greedy, sampled = (over_rungs(rungs, method, way, "chair_i") for way in ("greedy", "sampled"))
         if max(len(greedy), len(sampled)) < 3:  # two drafts: tried twice
             continue
-        recall = [_counted(over_rungs(rungs, method, way, "recall")) for way in ("greedy", "sampled")]
+        f1 = [_counted(over_rungs(rungs, method, way, "f1")) for way in ("greedy", "sampled")]
         yield (
             called,
             str(max(len(greedy), len(sampled))),
-            *(_counted(greedy, ends=True), recall[0]),
-            *(_counted(sampled, ends=True), recall[1]),
-            _counted(beside_cut(rungs, method), ends=True),
+            *(_counted(greedy, ends=True), f1[0]),
+            *(_counted(sampled, ends=True), f1[1]),
+            *(
+                _counted(beside_cut(rungs, method, metric), ends=metric == "chair_i")
+                for metric in ("chair_i", "f1")
+            ),
         )
 
 
@@ -164,14 +169,15 @@ def _stand_in() -> Iterator[tuple[str, ...]]:
 
 def tables() -> dict[str, str]:
     """By the mark in the page."""
-    each = ("CHAIR_i lower / higher (from, to)", "recall lower / higher")
-    methods = ("method", "rungs", *(f"{way}: {what}" for way in ("greedy", "sampled") for what in each))
+    each = ("CHAIR_i lower / higher (from, to)", "F1 lower / higher")
+    ways = ("greedy", "sampled", "sampled, beside min-p")
+    methods = ("method", "rungs", *(f"{way}: {what}" for way in ways for what in each))
     recovered = ("greedy", "models", "recoverable", "recovered", "change of recall", "share, percent")
     goal = f"goal: at least {GOAL:.0f} %"
     cut = ("greedy", "4 drafts", "no drafts", "cut after three sentences", "cut after two")
     stand_in = ("sampled, difference from regular", "models", "CHAIR_s", "CHAIR_i", "recall", "POPE accuracy")
     return {
-        "ladder methods": pipe_table((*methods, "sampled, beside min-p: CHAIR_i"), list(_methods())),
+        "ladder methods": pipe_table(methods, list(_methods())),
         "ladder recovered": pipe_table((*recovered, goal), list(_recovered())),
         "ladder cut": pipe_table(cut, list(_cut())),
         "ladder stand-in": pipe_table(stand_in, list(_stand_in())),
@@ -179,6 +185,7 @@ def tables() -> dict[str, str]:
 
 
 def main() -> None:
+    overview(read("ladder")["rungs"], PICTURE)
     PAGE.write_text(filled(PAGE.read_text("utf-8"), tables()), "utf-8")
 
 

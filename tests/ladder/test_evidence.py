@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ladder import evidence
+from ladder import evidence, picture
 from ladder.recovering import ENOUGH
+from ladder.rungs import described, family
 from ladder.stand_in import Response, choose
 from scale.plan import filled
 
@@ -41,11 +42,18 @@ def test_models_rungs_and_seeds_are_those_of_the_results() -> None:
 def test_counts_of_the_prose_are_those_of_the_results() -> None:
     contrast = evidence.counts(evidence.beside_cut(RUNGS, "contrast"))
     assert contrast == (17, 2) and "on 17 of 20 rungs, by 2.3 to 13.0 points" in SECTION
+    text = " ".join(SECTION.split())
+    f1 = {rung["name"]: rung["beyond"]["contrast"]["f1"] for rung in RUNGS}
+    helped = {rung["name"] for rung in RUNGS if rung["beyond"]["contrast"]["chair_i"][2] < 0}
+    assert f"and raises F1 on {sum(f1[name][1] > 0 for name in helped)} of these" in text
+    assert {name for name, each in f1.items() if each[2] < 0} == {"many-strong-projector", "packaged"}
+    blind = next(rung["beyond"]["contrast"] for rung in RUNGS if rung["name"] == "many-strong-projector")
+    assert f"recall falls by {-blind['recall'][0]:.1f} points and F1 by {-blind['f1'][0]:.1f}" in text
     greedy = [each for name in PUBLISHED for each in evidence.over_rungs(RUNGS, name, "greedy", "chair_i")]
     lower, higher = evidence.counts(greedy)
     assert (
         f"Of {len(greedy)} differences (CAI and its parts included) {lower} lower CHAIR_i and {higher} raise it"
-        in (" ".join(SECTION.split()))
+        in text
     )
     surely = [r["name"] for r in RUNGS if r["ceiling"]["greedy"]["recoverable"][1] > 0]
     assert len(surely) == 3 and all(name.endswith("embellished") for name in surely)
@@ -76,6 +84,35 @@ def test_the_choice_follows_from_the_responses_it_was_made_from() -> None:
     choice = choose({name: Response(**response) for name, response in kept["responses"].items()})
     assert choice.chosen == kept["chosen"] == evidence.STAND_IN
     assert choice.distances == pytest.approx(kept["distances"]) and list(choice.used) == kept["used"]
+
+
+def test_the_picture_shows_every_rung_in_one_family_and_what_its_titles_say() -> None:
+    assert {family(rung["name"]) for rung in RUNGS} == set(picture.FAMILIES)
+    names = [described(rung["name"]) for rung in RUNGS]
+    assert len(set(names)) == len(names) == 20
+    assert described("many-strong-brief-unaligned") == "skewed text, brief, not aligned"
+    shown = set(picture.SHOWN) - {"tilt"}
+    helps = {
+        way: [
+            low < 0 and high < 0
+            for name in names
+            for _, low, high in evidence.over_rungs(RUNGS, name, way, "chair_i")
+        ]
+        for way, names in (("greedy", shown & set(PUBLISHED)), ("sampled", shown))
+    }
+    share = {way: sum(found) / len(found) for way, found in helps.items()}
+    assert "few published methods help" in picture.FOUND["greedy"] and share["greedy"] < 0.2
+    assert "nearly every method helps" in picture.FOUND["sampled"] and share["sampled"] > 0.9
+
+
+def test_the_distances_of_the_others_and_why_it_was_not_shipped() -> None:
+    others = sorted(evidence.read("choice")["distances"].values())[1:]
+    assert f"the three others {others[0]:.2f} to {others[-1]:.2f}" in SECTION and len(others) == 3
+    own, packaged = (
+        next(rung["regular"]["greedy"]["chair_i"][0] for rung in RUNGS if rung["name"] == name)
+        for name in (evidence.STAND_IN, "packaged")
+    )
+    assert f"(CHAIR_i {own:.1f} against {packaged:.1f})" in SECTION
 
 
 def test_every_prediction_has_an_outcome() -> None:
