@@ -25,17 +25,11 @@ from transformers import LogitsProcessorList
 from transformers.generation.logits_process import TemperatureLogitsWarper
 
 from seewhen.asking.attach import Attachment
+from seewhen.asking.options import needed
 from seewhen.backbones.backbone import Backbone
 from seewhen.decoding.fast import Fast
 from seewhen.decoding.method import Method
 from seewhen.errors import SeewhenError
-
-# What `generate` needs for methods that do not run greedily.
-MODES: Mapping[str, Mapping[str, Any]] = {
-    "opera": {"num_beams": 5},
-    "saliency": {"do_sample": True, "top_k": 0},
-}
-
 
 _AGAIN = "give more --repeats or --tokens, or a quieter machine."
 _NOISY = 1.25  # an interval whose ends are further apart than this says little
@@ -116,7 +110,7 @@ class _Runner:
     def turn(self) -> None:
         """One `generate` call: milliseconds up to the first token's choice, and of all steps after it."""
         model, watch = self.attachment.model, FirstChoice()
-        options = {"do_sample": False, **MODES.get(self.attachment.session.method.name, {})}
+        options = needed(self.attachment.session.method)
         # No end token: every run has the same length.
         options |= {"max_new_tokens": self.tokens, "eos_token_id": None, "pad_token_id": 0}
         with self.attachment.placed():
