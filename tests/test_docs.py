@@ -68,6 +68,18 @@ def test_tests_that_pages_name_are_there():
     assert named and not [each for each in named if not (ROOT / each[1]).is_file()]
 
 
+def test_who_knows_a_benchmark_by_name_is_listed():
+    """CONTRIBUTING says which files import from the folder of one."""
+    package = ROOT / "src" / "seewhen"
+    known = re.compile(r"seewhen\.benchmarks\.(pope|chair|mme|amber)\b")
+    files = [file.relative_to(package) for file in package.rglob("*.py") if known.search(file.read_text())]
+    outside = {str(file) for file in files if file.parts[0] != "benchmarks"}
+    line = re.search(r"CHAIR alone is known outside.*?\n- ", (ROOT / "CONTRIBUTING.md").read_text(), re.S)
+    assert outside == set(re.findall(r"`([\w/]+\.py)`", line[0]))
+    assert {found for file in outside for found in known.findall((package / file).read_text())} == {"chair"}
+    assert {file.parts[1] for file in files if file.parts[0] == "benchmarks"} <= {"pope", "chair", "mme", "amber"}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
