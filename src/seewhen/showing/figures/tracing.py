@@ -90,7 +90,7 @@ def answered(
             rest = list(asked[start : start + tracer.batch])
             for batch in attached.answer(_questions(rest), options):
                 part, rest = rest[: len(batch.answers)], rest[len(batch.answers) :]
-                assert batch.trace is not None  # methods whose loop keeps none are refused
+                assert batch.trace is not None  # only a beam search keeps none, and is refused
                 trace = _finished(tracer, batch.trace, part)
                 cases += [dataclasses.replace(case, trace=trace, row=row) for row, case in enumerate(part)]
                 tick(len(part))
@@ -106,7 +106,8 @@ def replayed(tracer: Tracer, case: Case, method: str | Method) -> Case:
 
 def _traceable(method: Method) -> Method:
     if method.beams_only or method.samples_only:
-        raise InvalidInput(f"{method.name} has a decoding loop of its own, which keeps no trace.", "Use another.")
+        how = "searches over beams" if method.beams_only else "rejects samples"
+        raise InvalidInput(f"{method.name} {how}, so given words cannot be fed through it.", "Use another.")
     return method
 
 
