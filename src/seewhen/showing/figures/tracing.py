@@ -56,14 +56,13 @@ def trace_scenes(
     scenes: Sequence[Scene],
     method: str | Method = "cai",
     *,
-    question: str = DESCRIBE,
     seed: int | None = None,
     max_new_tokens: int = 96,
     tick: Tick = lambda done: None,
 ) -> list[Case]:
-    """Ask about every scene. Greedy, or sampled with a `seed` (each scene from a stream of its own)."""
-    prompt = tracer.asker.prompt(question)
-    asked = [scene_case(scene, question, prompt) for scene in scenes]
+    """Every scene described. Greedy, or sampled with a `seed` (each scene from a stream of its own)."""
+    prompt = tracer.asker.prompt(DESCRIBE)
+    asked = [scene_case(scene, DESCRIBE, prompt) for scene in scenes]
     return answered(tracer, asked, method, seed=seed, max_new_tokens=max_new_tokens, tick=tick)
 
 
