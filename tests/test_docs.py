@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -66,6 +68,17 @@ def test_tests_that_pages_name_are_there():
         for file in re.findall(r"`(tests/[\w/]+\.py)", page.read_text(encoding="utf-8"))
     }
     assert named and not [each for each in named if not (ROOT / each[1]).is_file()]
+
+
+def test_names_are_given_once_in_a_room():
+    package, found = ROOT / "src" / "seewhen", []
+    for file in package.rglob("*.py"):
+        room, *inside = file.relative_to(package).parts
+        classes = [node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef)]
+        of_benchmark = room == "benchmarks" and len(inside) > 1
+        modules = [] if file.stem == "__init__" or of_benchmark else [file.stem]
+        found += [(room, name) for name in classes + modules]
+    assert [name for name, times in Counter(found).items() if times > 1] == []
 
 
 def test_who_knows_a_benchmark_by_name_is_listed():
