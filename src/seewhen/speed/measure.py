@@ -25,6 +25,7 @@ from transformers import LogitsProcessorList
 from transformers.generation.logits_process import TemperatureLogitsWarper
 
 from seewhen.asking.attach import Attachment
+from seewhen.asking.memory import free_memory, is_out_of_memory
 from seewhen.asking.options import needed
 from seewhen.backbones.backbone import Backbone
 from seewhen.decoding.fast import Fast
@@ -188,10 +189,11 @@ def costs(
                 runners.append(_ready(model, name, method, inputs, tokens, fast, alone))
             except SeewhenError as error:
                 failures[f"{name}, batch {batch}"] = str(error)
-            except torch.cuda.OutOfMemoryError:
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
                 failures[f"{name}, batch {batch}"] = "out of memory"
-                gc.collect()
-                torch.cuda.empty_cache()
+                free_memory()
         for repeat in range(repeats):
             for runner in runners:
                 progress(f"batch {batch}: round {repeat + 1} of {repeats}, {runner.name}")
