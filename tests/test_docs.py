@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -66,6 +68,29 @@ def test_tests_that_pages_name_are_there():
         for file in re.findall(r"`(tests/[\w/]+\.py)", page.read_text(encoding="utf-8"))
     }
     assert named and not [each for each in named if not (ROOT / each[1]).is_file()]
+
+
+def test_names_are_given_once_in_a_room():
+    package, found = ROOT / "src" / "seewhen", []
+    for file in package.rglob("*.py"):
+        room, *inside = file.relative_to(package).parts
+        classes = [node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef)]
+        of_benchmark = room == "benchmarks" and len(inside) > 1
+        modules = [] if file.stem == "__init__" or of_benchmark else [file.stem]
+        found += [(room, name) for name in classes + modules]
+    assert [name for name, times in Counter(found).items() if times > 1] == []
+
+
+def test_who_knows_a_benchmark_by_name_is_listed():
+    """CONTRIBUTING says which files import from the folder of one."""
+    package = ROOT / "src" / "seewhen"
+    known = re.compile(r"seewhen\.benchmarks\.(pope|chair|mme|amber)\b")
+    files = [file.relative_to(package) for file in package.rglob("*.py") if known.search(file.read_text())]
+    outside = {str(file) for file in files if file.parts[0] != "benchmarks"}
+    line = re.search(r"CHAIR alone is known outside.*?\n- ", (ROOT / "CONTRIBUTING.md").read_text(), re.S)
+    assert outside == set(re.findall(r"`([\w/]+\.py)`", line[0]))
+    assert {found for file in outside for found in known.findall((package / file).read_text())} == {"chair"}
+    assert {file.parts[1] for file in files if file.parts[0] == "benchmarks"} <= {"pope", "chair", "mme", "amber"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

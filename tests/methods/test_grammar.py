@@ -55,7 +55,7 @@ def any_methods(draw: st.DrawFn) -> Method:
         part_of(each, draw(st.sampled_from(["attention", "contrast"]))) if draw(st.booleans()) else each
         for each in found
     ]
-    if len(found) == 1 or any(each.beams_only or each.samples_only for each in found):
+    if len(found) == 1 or any(each.beams_only for each in found):
         return found[0]
     return Combined(tuple(found))
 

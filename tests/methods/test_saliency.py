@@ -264,8 +264,25 @@ def test_modes_that_cannot_be() -> None:
         sample("saliency", num_beams=2)
     with pytest.raises(UnsupportedMode, match="custom_generate"):
         sample("saliency", custom_generate=lambda *args, **kwargs: None)
-    with pytest.raises(InvalidMethod, match="cannot be combined"):
-        seewhen.method("saliency+cai")
+    with pytest.raises(InvalidMethod, match="both judge tokens"):
+        seewhen.attach(tiny.model("llava"), "saliency+saliency:alpha=1")
+
+
+@pytest.mark.parametrize("other", ["cai:start_layer=0,threshold=-1,contrast=3", "vcd"])
+def test_beside_another_method_it_draws_from_that_ones_scores(other: str) -> None:
+    """The likeliest token alone is the other's greedy choice; of more, each row draws as it would alone."""
+    greedy = generate(tiny.model("llava"), tiny.inputs("llava", rows=2), other, max_new_tokens=8).sequences
+    prompt = tiny.inputs("llava", rows=2)["input_ids"].shape[1]
+    assert sample(f"saliency:top_k=1,beta=0+{other}").tolist() == greedy[:, prompt:].tolist()
+    plain = generate(tiny.model("llava"), tiny.inputs("llava", rows=2), "regular", max_new_tokens=8).sequences
+    assert greedy.tolist() != plain.tolist()
+    both = f"saliency:alpha=1.05,history=2+{other}"
+    together = sample(both, generators=streams(7, 8)).tolist()
+    model = tiny.model("llava")
+    for row, seed in enumerate((7, 8)):
+        single = tiny.inputs("llava", rows=2, only=row)
+        output = generate(model, single, seewhen.method(both), **SAMPLED, generators=streams(seed)).sequences
+        assert output[0, single["input_ids"].shape[1] :].tolist() == together[row]
 
 
 def test_target_layers() -> None:

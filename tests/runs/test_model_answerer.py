@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,12 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import seewhen
-from seewhen.decoding.method import Part
+import tiny
+from seewhen.decoding.method import Method, Part
 from seewhen.equations.drawing import hashed_uniform
 from seewhen.errors import UnsupportedMode
 from seewhen.methods import method_from_json
 from seewhen.methods.controls import with_controls
 from seewhen.methods.grammar import label
+from seewhen.methods.known import METHODS
 from seewhen.runs.evaluate import Ask, directory_fingerprint, evaluate
 from seewhen.runs.light_model import LightModel
 from seewhen.runs.model_answerer import ModelAnswerer
@@ -26,6 +30,7 @@ from seewhen.runs.noise import HashedNoise, OwnNoise, stream_seed
 from seewhen.runs.pictures import open_picture, scene_source
 from seewhen.runs.store import RunConflict, read_run
 from seewhen.runs.work import Task
+from seewhen.speed.measure import costs
 
 CAI = seewhen.method("cai", contrast=3.0, start_layer=1, threshold=0.5)
 
@@ -109,6 +114,37 @@ def test_fast_decoding_is_another_run(checkpoint, tmp_path):
     assert "fast" not in read_run(plain).config["decoding"] and read_run(quick).config["decoding"]["fast"]
     with pytest.raises(RunConflict, match="fast"):
         evaluate(replace(ask, fast=True), seewhen.method("regular"), tmp_path, directory=plain)
+
+
+@dataclass(frozen=True)
+class Dice(Method):
+    """A method of another package that only samples, and takes no generators."""
+
+    name: ClassVar[str] = "dice"
+    samples_only: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Wide(Method):
+    """And one that is a beam search."""
+
+    name: ClassVar[str] = "wide"
+    beams_only: ClassVar[bool] = True
+
+
+@pytest.mark.parametrize(("cls", "seed"), [(Dice, 1), (Wide, None)])
+def test_how_methods_of_other_packages_decode_their_classes_say(checkpoint, monkeypatch, cls, seed):
+    entry = EntryPoint(cls.name, f"{__name__}:{cls.__name__}", "seewhen.methods")
+    monkeypatch.setitem(METHODS._others, cls.name, entry)
+    made = ModelAnswerer(str(checkpoint), cls().to_json(), max_new_tokens=4, device="cpu")
+    try:
+        answers = made.answer(tasks(2), seed)
+        assert answers == made.answer(tasks(2), seed) and not any(answer.error for answer in answers)
+    finally:
+        made.close()
+    model, inputs = tiny.model("llava"), tiny.inputs("llava")
+    found, failures = costs(model, lambda rows: inputs, {cls.name: cls()}, tokens=2, repeats=1, fast="off")
+    assert len(found) == 1 and not failures
 
 
 @pytest.mark.parametrize(("name", "seed"), [("saliency", 0), ("saliency", 1), ("opera", None)])

@@ -17,7 +17,7 @@ from PIL import Image
 from seewhen.asking.asker import Asker, Question
 from seewhen.asking.beside import can_fork, done_beside
 from seewhen.asking.opening import collected_warnings, free_cores, plain_errors
-from seewhen.asking.options import Decoding
+from seewhen.asking.options import BEAMS, Decoding
 from seewhen.asking.prefix import KeptPrefix
 from seewhen.backbones.pictures import picture_file
 from seewhen.backbones.wide import is_small
@@ -29,7 +29,6 @@ from seewhen.methods.grammar import label
 
 _TIMED_ROUNDS = 3
 _TIMED_SECONDS = 2.0  # no further round once a method has taken this long
-_BEAMS = 5
 
 # Gets a function that reads the newest entropy; gives a streamer.
 MakeStreamer = Callable[[Callable[[], float | None]], Any]
@@ -135,8 +134,8 @@ class PictureQuestion:
         """The decoding arguments, changed where a method has no other way to decode; and notes saying so."""
         options, notes = self.decoding.arguments(), []
         if method.beams_only and options["num_beams"] == 1:
-            options["num_beams"] = _BEAMS
-            notes.append(f"{method.name} is a beam search: {_BEAMS} beams")
+            options["num_beams"] = BEAMS
+            notes.append(f"{method.name} is a beam search: {BEAMS} beams")
         if method.samples_only and not options["do_sample"]:
             options |= dataclasses.replace(self.decoding, do_sample=True).arguments()
             notes.append(f"{method.name} rejects samples: sampled")

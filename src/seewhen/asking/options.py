@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from seewhen.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from seewhen.decoding.method import Method
 
 DESCRIBE = "Please describe this image in detail."
 TRIED = "regular,min-p,cai,confirm,cai+confirm,pai"  # what `seewhen try` tries unless told otherwise
 TRIED_SERVED = "regular,confirm"  # and with a served model, inside of which nothing can be done
+BEAMS = 5  # of a method that is a beam search, where nobody says how many
 # What decoding can do something with, and how that is said.
 _POSSIBLE: Mapping[str, tuple[Callable[[float], bool], str]] = {
     "temperature": (lambda value: 0 < value < math.inf, "above 0; without sampling decoding is greedy"),
@@ -29,6 +33,14 @@ def check_possible(**given: float | None) -> None:
         possible, said = _POSSIBLE[name]
         if value is not None and not possible(value):
             raise InvalidInput(f"{name.replace('_', '-')} {value} is out of range.", f"Give a number {said}.")
+
+
+def needed(method: Method) -> dict[str, Any]:
+    """How a method decodes: greedily, unless it cannot."""
+    if method.beams_only:
+        return {"num_beams": BEAMS, "do_sample": False}
+    # top_k=0: the library's default of 50 would cut silently.
+    return {"do_sample": True, "top_k": 0} if method.samples_only else {"do_sample": False}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from seewhen.cli.options import (
     Settings,
     check_writable,
     refuse_trace,
+    usable,
 )
 from seewhen.cli.starting import starting
 
@@ -85,7 +86,7 @@ def compare(
         chosen = choose(specs, settings or [])
         console, asked = prepare(opened, prompt, known, decoding)
     if ALL in specs:
-        chosen = _usable(asked, chosen)
+        chosen = usable(chosen, asked.check)
     replies, shown = run(console, asked, chosen, quiet=output.as_json)
     about = showing.about(known, decoding, asked.asker, str(image), prompt)
     if output.as_json:
@@ -97,22 +98,6 @@ def compare(
     if trace is not None:
         for each in replies:
             showing.save_trace(trace / re.sub(r"[^\w.+=-]+", "_", each.label), each, about)
-
-
-def _usable(asked: PictureQuestion, chosen: Sequence[Method]) -> list[Method]:
-    """Of all methods those that this model can be used with; the others are named."""
-    from seewhen.errors import InvalidMethod, UnsupportedMode, UnsupportedModel
-    from seewhen.methods.grammar import label
-
-    found: list[Method] = []
-    for method in chosen:
-        try:
-            asked.check(method)
-        except (InvalidMethod, UnsupportedMode, UnsupportedModel) as error:
-            typer.echo(f"{label(method)} is left out: {error}", err=True)
-        else:
-            found.append(method)
-    return found
 
 
 def run(

@@ -26,7 +26,9 @@ def check(
     folder: Annotated[Path, typer.Argument(help="Folder with the benchmarks' files, as published.")],
     benchmark: Annotated[
         list[str] | None,
-        typer.Option("--bench", help="Only this one (may be repeated): pope, chair, mme, amber."),
+        typer.Option(
+            "--bench", help=f"Only this one (may be repeated): {', '.join(BENCHMARKS.built_in)}, or your own."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:

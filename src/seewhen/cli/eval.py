@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seewhen.benchmarks import BENCHMARKS
-from seewhen.cli.options import MethodsOrDefault, Settings, check_folder
+from seewhen.cli.options import MethodsOrDefault, Settings, check_folder, usable
 from seewhen.cli.run_flags import (
     AskFlags,
     Controls,
@@ -20,7 +20,7 @@ from seewhen.cli.run_flags import (
     captured,
     machine_of,
 )
-from seewhen.errors import InvalidInput, InvalidMethod, UnsupportedMode, UnsupportedModel
+from seewhen.errors import InvalidInput
 
 if TYPE_CHECKING:
     from seewhen.benchmarks.base import Benchmark
@@ -117,14 +117,7 @@ def _evaluate(
     prepared = (benchmark, model_facts(ask, machine.device))
     model = LightModel.of(ask)
     wanted: dict[str, Method] = {}
-    for method in methods:
-        try:
-            model.check(method)
-        except (InvalidMethod, UnsupportedMode, UnsupportedModel) as error:
-            if len(methods) == 1:
-                raise
-            typer.echo(f"{label(method)} is left out: {error}", err=True)
-            continue
+    for method in usable(methods, model.check):
         wanted |= {each.fingerprint: each for each in (model.with_controls(method) if controls else [method])}
     found: list[dict[str, Any]] = []
     for each in wanted.values():

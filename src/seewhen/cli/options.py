@@ -11,7 +11,7 @@ import functools
 import inspect
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from seewhen.asking.options import Decoding
-from seewhen.errors import InvalidInput
+from seewhen.errors import InvalidInput, InvalidMethod, UnsupportedMode, UnsupportedModel
 
 if TYPE_CHECKING:
+    from seewhen.decoding.method import Method
     from seewhen.served.remote import Remote
 
 KEY = "OPENAI_API_KEY"
@@ -241,6 +242,23 @@ def refuse_trace(model: ModelFlags, trace: Path | None) -> None:
     """A trace is made inside a model."""
     if trace is not None and getattr(model, "server", None) is not None:
         raise InvalidInput("--trace: nothing inside a served model can be seen.", "Leave it out, or load it here.")
+
+
+def usable(methods: Sequence[Method], check: Callable[[Method], None]) -> list[Method]:
+    """Those that `check` takes; the others are named. A method that is alone is refused."""
+    from seewhen.methods.grammar import label
+
+    found: list[Method] = []
+    for method in methods:
+        try:
+            check(method)
+        except (InvalidMethod, UnsupportedMode, UnsupportedModel) as error:
+            if len(methods) == 1:
+                raise
+            typer.echo(f"{label(method)} is left out: {error}", err=True)
+        else:
+            found.append(method)
+    return found
 
 
 def check_writable(path: Path | None) -> None:

@@ -7,13 +7,14 @@ from threading import Lock
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+_MOST = 4
 
 
 class Kept(Generic[T]):
     """Things between calls. A call takes one out while it uses it, so that no two calls ever share one."""
 
-    def __init__(self, most: int = 4) -> None:
-        self._most, self._lock = most, Lock()
+    def __init__(self) -> None:
+        self._lock = Lock()
         self._kept: list[tuple[Hashable, T]] = []
 
     def take(self, key: Hashable) -> T | None:
@@ -26,7 +27,7 @@ class Kept(Generic[T]):
         """Keep what a call has finished with; the oldest beyond the limit goes."""
         with self._lock:
             self._kept.append((key, thing))
-            del self._kept[: -self._most]
+            del self._kept[:-_MOST]
 
     @property
     def all(self) -> list[T]:

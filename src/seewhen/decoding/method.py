@@ -195,10 +195,11 @@ class Combined(Method):
         object.__setattr__(self, "methods", flat)
         object.__setattr__(self, "name", "+".join(part.name for part in flat))  # for messages
         for part in flat:
-            if part.beams_only or part.samples_only:
-                how = "is a search over beams" if part.beams_only else "rejects samples by gradients of its own"
-                raise InvalidMethod(f"{part.name} {how} and cannot be combined.", "Use it alone.")
+            if part.beams_only:
+                raise InvalidMethod(f"{part.name} is a search over beams and cannot be combined.", "Use it alone.")
         _take_modes(self, flat)
+        object.__setattr__(self, "samples_only", any(part.samples_only for part in flat))
+        object.__setattr__(self, "options", tuple(dict.fromkeys(name for part in flat for name in part.options)))
 
     def parts(self, backbone: Backbone) -> Parts:
         """Interventions of all, contrast and judge of at most one each. A rule's own interventions come first."""

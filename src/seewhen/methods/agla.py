@@ -103,7 +103,7 @@ class MaskedImage(AlteredImage):
             raise UnsupportedMode(
                 f"agla cannot tell where the {len(self.own)} image tokens of this model lie in its "
                 f"{len(views.pictures)} pictures.",
-                "Give it a relevance map: seewhen.methods.agla.register_relevance(name, function).",
+                "Give it a relevance map: seewhen.plugin.register_relevance(name, function).",
             )
         parts = self.own.split([height * width for height, width in grids])
         return [part.view(grid) for part, grid in zip(parts, grids, strict=True)]

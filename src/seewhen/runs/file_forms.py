@@ -81,7 +81,7 @@ class AskedAnswer(TypedDict):
     tokens: Count
 
 
-class Line(TypedDict):
+class SampleLine(TypedDict):
     """A line of samples.jsonl."""
 
     id: str

@@ -12,6 +12,7 @@ import torch
 from transformers import LogitsProcessorList
 
 from seewhen.asking.asker import Asker, Batch, Question
+from seewhen.asking.options import needed
 from seewhen.backbones.loading import Loaded, load
 from seewhen.decoding.fast import Fast
 from seewhen.decoding.tilted_attention import Tilt
@@ -103,16 +104,12 @@ class ModelAnswerer:
         # Some methods draw noise of their own; the batch is always cut the same way, so this repeats.
         torch.manual_seed(stream_seed(seed or 0, asked[0].name))
         method = self._attached.method
-        options: dict[str, Any] = {"max_new_tokens": self._max_new_tokens}
-        if method.beams_only:
-            return options | {"num_beams": 5, "do_sample": False}
+        options = needed(method) | {"max_new_tokens": self._max_new_tokens}
         if method.samples_only:
-            # top_k=0: the library's default of 50 would cut silently.
-            options |= {"do_sample": True, "temperature": self._temperature, "top_k": 0, "top_p": 1.0}
+            options |= {"temperature": self._temperature, "top_p": 1.0}
             streams = [torch.Generator().manual_seed(stream_seed(seed or 0, each.name)) for each in asked]
-            return options | {"generators": streams}
-        options["do_sample"] = False
-        if seed is not None:
+            return options | ({"generators": streams} if "generators" in method.options else {})
+        if seed is not None and not method.beams_only:
             seeds = [stream_seed(seed, each.name) for each in asked]
             noise: OwnNoise | HashedNoise
             if self._noise == "hash":

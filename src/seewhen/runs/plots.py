@@ -26,10 +26,10 @@ class Dot:
     published: float | None = None
 
 
-def ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round numbers that cover a range."""
+def ticks(low: float, high: float) -> list[float]:
+    """About five round numbers that cover a range."""
     span = high - low if high > low else 1.0
-    raw = span / about
+    raw = span / 5
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= raw * 0.999)
     first = math.ceil(low / step - 1e-9)

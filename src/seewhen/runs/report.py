@@ -244,11 +244,6 @@ def _labels(runs: Sequence[Run]) -> list[str]:
     return labels
 
 
-def _paper_row(config: Mapping[str, Any]) -> str:
-    """The method without its parameters, as rows of the paper's tables are named: cai, cai:attention."""
-    return name_in(config["method"])
-
-
 def _compare(
     benchmark: type[Benchmark],
     scored: Mapping[str, Scored],
@@ -328,7 +323,8 @@ def _published(
         if where is None:
             continue
         for label, run in zip(labels, runs, strict=True):
-            cells = find(benchmark=benchmark.name, model=model, method=_paper_row(run.config), **where)
+            # Rows of the paper's tables are named without parameters: cai, cai:attention.
+            cells = find(benchmark=benchmark.name, model=model, method=name_in(run.config["method"]), **where)
             if cells:
                 found[label, metric.name] = cells[0]
     return found

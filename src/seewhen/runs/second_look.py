@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 from seewhen.asking.asker import Asker, Question
@@ -12,7 +11,7 @@ from seewhen.asking.check import Checker, Standard
 from seewhen.errors import InvalidInput
 from seewhen.runs.model_answerer import loaded_once
 from seewhen.runs.pictures import open_picture
-from seewhen.runs.work import Task, TaskAnswer
+from seewhen.runs.work import Task, TaskAnswer, by_picture
 from seewhen.verdicts.reader import Mention, TokenSpans, read_mentions
 
 Sure = Mapping[str, dict[str, float]]  # object -> log-probability and entropy of the token where it is first said
@@ -43,8 +42,7 @@ class SecondLook:
 
     def answer(self, tasks: Sequence[Task], seed: int | None) -> list[TaskAnswer]:
         """Answers in order; those of a picture that cannot be opened are errors."""
-        by_picture = (list(some) for _, some in groupby(tasks, key=lambda task: (task.image, task.source)))
-        return [answer for some in by_picture for answer in self._about(some)]
+        return by_picture(tasks, self._about)
 
     def _about(self, tasks: Sequence[Task]) -> list[TaskAnswer]:
         try:

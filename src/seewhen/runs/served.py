@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
-from itertools import groupby
 from typing import Any
 
 from seewhen.asking.check import Standard
@@ -19,7 +18,7 @@ from seewhen.runs.pictures import open_picture
 from seewhen.runs.second_look import verdict_on
 from seewhen.runs.store import Record
 from seewhen.runs.told import asked, kept
-from seewhen.runs.work import Careful, Done, Job, Maker, Task, TaskAnswer
+from seewhen.runs.work import Careful, Done, Job, Maker, Task, TaskAnswer, by_picture
 from seewhen.served.pictures import image_part
 from seewhen.served.remote import Remote, ServedQuestions, remote
 from seewhen.served.replies import Usage
@@ -90,8 +89,7 @@ class ServedSecondLook:
 
     def answer(self, tasks: Sequence[Task], seed: int | None) -> list[TaskAnswer]:
         """In order; the questions about one picture go together."""
-        by_picture = (list(some) for _, some in groupby(tasks, key=lambda task: (task.image, task.source)))
-        return [answer for some in by_picture for answer in self._about(some)]
+        return by_picture(tasks, self._about)
 
     def _about(self, tasks: Sequence[Task]) -> list[TaskAnswer]:
         parts = [image_part(open_picture(tasks[0].source))]

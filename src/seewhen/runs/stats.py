@@ -8,8 +8,7 @@ twice, so two thousand resamples are one matrix product.
 
 Seeds: the estimate is the mean over seeds of the metric of each seed, as papers print it. Because every
 sample draws from its own random stream, seeds carry no effect of their own beyond noise inside an image,
-and resampling whole images (all seeds of it together) already contains that noise; `seeds="crossed"`
-also resamples the seeds, for runs whose seeds do have an effect across images. It is conservative.
+and resampling whole images (all seeds of it together) already contains that noise.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,9 +116,7 @@ def estimate(tally: Tally, metrics: Metrics) -> dict[str, float]:
     return dict(zip(titles, values.mean(axis=0).tolist(), strict=True))
 
 
-def _resample(
-    counts: Array, names: Sequence[Key], metrics: Metrics, replicates: int, seeds: str, seed: int
-) -> Array:
+def _resample(counts: Array, names: Sequence[Key], metrics: Metrics, replicates: int, seed: int) -> Array:
     """Bootstrap replicates (replicate, arm, metric) of counts (arm, image, seed, name)."""
     arms, images, n_seeds, n_names = counts.shape
     rng = np.random.default_rng(seed)
@@ -129,9 +126,6 @@ def _resample(
     for rows in _blocks(replicates, images + flat.shape[1]):
         drawn = rng.multinomial(images, chances, size=rows).astype(np.float64)  # how often each image
         totals = (drawn @ flat).reshape(rows, arms, n_seeds, n_names)
-        if seeds == "crossed" and n_seeds > 1:
-            which = rng.integers(n_seeds, size=(rows, n_seeds))
-            totals = np.take_along_axis(totals, which[:, None, :, None], axis=2)
         out.append(_evaluate(totals, names, metrics)[1].mean(axis=-2))
     return np.concatenate(out)
 
@@ -166,14 +160,13 @@ def intervals(
     *,
     level: float = 0.95,
     replicates: int = 2000,
-    seeds: Literal["within", "crossed"] = "within",
     seed: int = 0,
 ) -> dict[str, Interval]:
     """Image-clustered bootstrap intervals (BCa) of all metrics."""
     names, counts = _stack(tally)
     totals = counts.sum(axis=0)
     titles, single = _evaluate(totals, names, metrics)
-    drawn = _resample(counts[None], names, metrics, replicates, seeds, seed)[:, 0]
+    drawn = _resample(counts[None], names, metrics, replicates, seed)[:, 0]
     left_out = _evaluate(totals - counts, names, metrics)[1].mean(axis=-2)
     found = {}
     for k, title in enumerate(titles):
@@ -223,7 +216,6 @@ def differences(
     level: float = 0.95,
     replicates: int = 2000,
     permutations: int = 9999,
-    seeds: Literal["within", "crossed"] = "within",
     seed: int = 0,
 ) -> dict[str, Difference]:
     """Paired differences of all metrics: both methods see the same resampled images.
@@ -236,7 +228,7 @@ def differences(
     totals = both.sum(axis=1)
     titles, at = _evaluate(totals, names, metrics)
     values = (at[0] - at[1]).mean(axis=0)
-    drawn = _resample(both, names, metrics, replicates, seeds, seed)
+    drawn = _resample(both, names, metrics, replicates, seed)
     left_out = _evaluate(totals[:, None] - both, names, metrics)[1].mean(axis=-2)
     p_values = _swap_test(first, second, names, metrics, values, permutations, seed + 1)
     changed = int(np.any(first != second, axis=(1, 2)).sum())
@@ -248,12 +240,12 @@ def differences(
     return found
 
 
-def swap_test(a: Tally, b: Tally, metrics: Metrics, permutations: int, seed: int = 0) -> dict[str, float]:
+def swap_test(a: Tally, b: Tally, metrics: Metrics, permutations: int) -> dict[str, float]:
     """The p-values of `differences` alone, from as many swaps as wanted."""
     names, both = _paired(a, b)
     titles, at = _evaluate(both.sum(axis=1), names, metrics)
     values = (at[0] - at[1]).mean(axis=0)
-    found = _swap_test(both[0], both[1], names, metrics, values, permutations, seed + 1)
+    found = _swap_test(both[0], both[1], names, metrics, values, permutations, 1)
     return dict(zip(titles, found.tolist(), strict=True))
 
 

@@ -75,7 +75,7 @@ class Record:
     @staticmethod
     def parse(line: str) -> Record:
         plain = parse_json(line, "the line")
-        check_form(file_forms.Line, plain, "the line", "")
+        check_form(file_forms.SampleLine, plain, "the line", "")
         return Record(
             id=plain["id"],
             seed=plain["seed"],

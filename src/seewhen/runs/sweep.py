@@ -87,10 +87,10 @@ def typed_grid(method: Method, grid: Mapping[str, Sequence[str]]) -> dict[str, t
     return found
 
 
-def held_out(image: str, share: float = HELD_OUT) -> bool:
+def held_out(image: str) -> bool:
     """Whether an image is kept for tuning: decided by its name alone, the same everywhere."""
     number = int.from_bytes(hashlib.sha256(f"tune/{image}".encode()).digest()[:8], "big")
-    return number / 2**64 < share
+    return number / 2**64 < HELD_OUT
 
 
 def sweep(

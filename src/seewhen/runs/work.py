@@ -93,6 +93,12 @@ def image_order(tasks: Iterable[Task]) -> list[Task]:
     return [task for group in by_image.values() for task in group]
 
 
+def by_picture(tasks: Sequence[Task], about: Callable[[list[Task]], list[TaskAnswer]]) -> list[TaskAnswer]:
+    """Answers in order; the tasks about one picture go together."""
+    together = groupby(tasks, key=lambda task: (task.image, task.source))
+    return [answer for _, some in together for answer in about(list(some))]
+
+
 def cut_jobs(tasks: Sequence[Task], seeds: Sequence[int], batch: int) -> Iterator[Job]:
     """All jobs, seed by seed. An image is split only if it alone has more tasks than the batch."""
     if batch < 1:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from seewhen.asking.options import BEAMS
 from seewhen.decoding.method import Method
 from seewhen.server import replies
 from seewhen.server.choosing import choose, public
@@ -22,8 +23,6 @@ from seewhen.server.prompting import image_urls, texts
 from seewhen.server.sampling import Sampling
 from seewhen.server.schema import ChatRequest, Seewhen
 from seewhen.server.settings import Settings
-
-_BEAMS = 5  # of a method that is a beam search, where the request does not say
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def decoding_of(request: ChatRequest, default: Method, usual: float, limits: Lim
     method = choose(request.seewhen, default)
     most = min(limits.max_tokens, limits.trace_tokens) if asked.trace else limits.max_tokens
     tokens = request.max_completion_tokens or request.max_tokens or min(limits.default_tokens, most)
-    n, beams = request.n or 1, asked.num_beams or (_BEAMS if method.beams_only else 1)
+    n, beams = request.n or 1, asked.num_beams or (BEAMS if method.beams_only else 1)
     for name, value, limit in (
         ("max_tokens", tokens, most),
         ("n", n, limits.n),

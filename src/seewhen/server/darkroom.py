@@ -12,7 +12,7 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 
 from PIL import Image
 
-from seewhen.server.failures import ApiError
+from seewhen.server.failures import ApiError, bad_picture
 from seewhen.server.limits import Limits
 
 _PROCESSES = 4  # at most; a decoded picture is large
@@ -44,9 +44,9 @@ class Darkroom:
                 self._idle.append(process)
                 return image
         except TimeoutError:
-            raise _refused("image_too_slow", "The image takes too long to decode.", "Save it again.") from None
+            raise bad_picture("image_too_slow", "The image takes too long to decode.", "Save it again.") from None
         except (asyncio.IncompleteReadError, ConnectionError):
-            raise _refused("invalid_image", "The image cannot be decoded.", "Is it complete?") from None
+            raise bad_picture("invalid_image", "The image cannot be decoded.", "Is it complete?") from None
 
     async def close(self) -> None:
         """End all processes."""
@@ -76,7 +76,7 @@ async def _ask(process: Process, data: bytes) -> Image.Image:
     await process.stdin.drain()
     told = json.loads(await process.stdout.readuntil(b"\n"))
     if "code" in told:
-        raise _refused(told["code"], told["message"], told["hint"])
+        raise bad_picture(told["code"], told["message"], told["hint"])
     width, height = told["size"]
     return Image.frombytes("RGB", (width, height), await process.stdout.readexactly(3 * width * height))
 
@@ -87,7 +87,3 @@ async def _end(process: Process) -> None:
     if process.stdin is not None:
         process.stdin.close()
     await process.wait()
-
-
-def _refused(code: str, message: str, hint: str) -> ApiError:
-    return ApiError(400, code, message, hint, param="messages")

@@ -151,8 +151,8 @@ class BatchDecoding(RunningAnswers):
             if job.method.samples_only:
                 options |= {"do_sample": True, "top_k": 0, "top_p": job.sampling.top_p}
                 options["temperature"] = job.sampling.temperature
-                # Of their own: torch's is shared by the threads of all models.
-                options["generators"] = [torch.Generator().manual_seed(row.stream) for row in self.rows]
+                if "generators" in job.method.options:  # torch's own is shared by the threads of all models
+                    options["generators"] = [torch.Generator().manual_seed(row.stream) for row in self.rows]
             else:
                 options["logits_processor"] = LogitsProcessorList([Choosers(self.rows)])
             if self.judged:

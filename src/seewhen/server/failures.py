@@ -50,6 +50,11 @@ class ApiError(Exception):
         return headers
 
 
+def bad_picture(code: str, message: str, hint: str) -> ApiError:
+    """Of a picture in a message."""
+    return ApiError(400, code, message, hint, param="messages")
+
+
 def internal() -> ApiError:
     """What a client learns of a defect of ours."""
     return ApiError(500, "internal_error", "Something went wrong in the server.", "Its log has the details.")

@@ -13,7 +13,7 @@ import re
 from PIL import Image
 
 from seewhen.backbones.pictures import PictureLimits, UnreadablePicture, open_image
-from seewhen.server.failures import ApiError
+from seewhen.server.failures import bad_picture
 from seewhen.server.fetching import Fetcher
 from seewhen.server.limits import Limits
 
@@ -30,13 +30,13 @@ def from_data_url(url: str, limits: Limits) -> bytes:
     """The bytes inside a data URL."""
     header = _HEADER.match(url)
     if header is None:
-        raise _refused("invalid_image_url", "The data URL is not understood.", "data:image/png;base64,...")
+        raise bad_picture("invalid_image_url", "The data URL is not understood.", "data:image/png;base64,...")
     if (len(url) - header.end()) * 3 // 4 > limits.image_bytes + 2:
-        raise _too_many_bytes(limits)
+        raise bad_picture("image_too_large", "The image has too many bytes.", f"At most {limits.image_bytes:,}.")
     try:
         return base64.b64decode(url[header.end() :], validate=True)
     except (binascii.Error, ValueError):
-        raise _refused("invalid_image_url", "The data URL is not valid base64.", "Encode it again.") from None
+        raise bad_picture("invalid_image_url", "The data URL is not valid base64.", "Encode it again.") from None
 
 
 def decoded(data: bytes, limits: Limits) -> Image.Image:
@@ -44,7 +44,7 @@ def decoded(data: bytes, limits: Limits) -> Image.Image:
     try:
         return open_image(data, picture_limits(limits))
     except UnreadablePicture as error:
-        raise _refused(error.code, error.message, error.hint) from None
+        raise bad_picture(error.code, error.message, error.hint) from None
 
 
 def picture_limits(limits: Limits) -> PictureLimits:
@@ -57,11 +57,3 @@ def picture_limits(limits: Limits) -> PictureLimits:
         min_side=limits.image_min_side,
         aspect=limits.image_aspect,
     )
-
-
-def _too_many_bytes(limits: Limits) -> ApiError:
-    return _refused("image_too_large", "The image has too many bytes.", f"At most {limits.image_bytes:,}.")
-
-
-def _refused(code: str, message: str, hint: str) -> ApiError:
-    return ApiError(400, code, message, hint, param="messages")

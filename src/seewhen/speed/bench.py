@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from seewhen.asking.doctor import machine_facts
+from seewhen.asking.options import DESCRIBE
 from seewhen.atomic import replacing
 from seewhen.atomic import write as whole
 from seewhen.decoding.fast import check
@@ -115,7 +116,7 @@ def _checkpoint(name: str, loading: dict[str, Any]) -> Subject:
 
     def inputs(batch: int, images: int) -> Mapping[str, Any]:
         scenes = dataset("shifted", batch)
-        prompt = chat_prompt(processor, "Please describe this image in detail.", images)
+        prompt = chat_prompt(processor, DESCRIBE, images)
         pictures = [[render(scene)] * images for scene in scenes]
         return model_inputs(model, processor, pictures, [prompt] * batch)
 

@@ -25,17 +25,12 @@ from transformers import LogitsProcessorList
 from transformers.generation.logits_process import TemperatureLogitsWarper
 
 from seewhen.asking.attach import Attachment
+from seewhen.asking.memory import free_memory, is_out_of_memory
+from seewhen.asking.options import needed
 from seewhen.backbones.backbone import Backbone
 from seewhen.decoding.fast import Fast
 from seewhen.decoding.method import Method
 from seewhen.errors import SeewhenError
-
-# What `generate` needs for methods that do not run greedily.
-MODES: Mapping[str, Mapping[str, Any]] = {
-    "opera": {"num_beams": 5},
-    "saliency": {"do_sample": True, "top_k": 0},
-}
-
 
 _AGAIN = "give more --repeats or --tokens, or a quieter machine."
 _NOISY = 1.25  # an interval whose ends are further apart than this says little
@@ -116,7 +111,7 @@ class _Runner:
     def turn(self) -> None:
         """One `generate` call: milliseconds up to the first token's choice, and of all steps after it."""
         model, watch = self.attachment.model, FirstChoice()
-        options = {"do_sample": False, **MODES.get(self.attachment.session.method.name, {})}
+        options = needed(self.attachment.session.method)
         # No end token: every run has the same length.
         options |= {"max_new_tokens": self.tokens, "eos_token_id": None, "pad_token_id": 0}
         with self.attachment.placed():
@@ -194,10 +189,11 @@ def costs(
                 runners.append(_ready(model, name, method, inputs, tokens, fast, alone))
             except SeewhenError as error:
                 failures[f"{name}, batch {batch}"] = str(error)
-            except torch.cuda.OutOfMemoryError:
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
                 failures[f"{name}, batch {batch}"] = "out of memory"
-                gc.collect()
-                torch.cuda.empty_cache()
+                free_memory()
         for repeat in range(repeats):
             for runner in runners:
                 progress(f"batch {batch}: round {repeat + 1} of {repeats}, {runner.name}")

@@ -113,5 +113,6 @@ def test_runs_of_questions_are_refused(tracer, tmp_path):
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(InvalidInput, match="not captions"):
         trace_run(tracer, tmp_path)
-    with pytest.raises(InvalidInput, match="loop of its own"):
-        trace_scenes(tracer, dataset("test", 1), "opera")
+    for name, how in (("opera", "searches over beams"), ("saliency", "rejects samples")):
+        with pytest.raises(InvalidInput, match=f"{name} {how}, so given words"):
+            trace_scenes(tracer, dataset("test", 1), name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from seewhen.errors import InvalidInput
 from seewhen.showing.figures.cases import Case, Kind, Spoken, entropy_unit, need_truth
 from seewhen.showing.figures.maps import about, show_image
-from seewhen.showing.figures.resampling import median
+from seewhen.showing.figures.resampling import median, over_scenes
 from seewhen.showing.figures.style import (
     BLACK,
     COLUMN,
@@ -50,12 +50,15 @@ def thresholds(case: Case, step: int) -> list[tuple[int, float]]:
     return [(layer - 1, value) for layer, value in enumerate(values) if not math.isnan(value)]
 
 
-def draw_threshold(axes: Axes, points: Sequence[tuple[int, float]], label: str = "threshold") -> None:
+def draw_threshold(
+    axes: Axes,
+    points: Sequence[tuple[int, float]],
+) -> None:
     """A threshold, drawn only where it applies: half a layer to both sides of each point."""
     for number, (layer, value) in enumerate(points):
         axes.plot(
             [layer - 0.5, layer + 0.5], [value, value], color=BLACK, lw=1.1, ls=(0, (3, 1.2)),
-            label=label if number == 0 else None, solid_capstyle="butt", zorder=3,
+            label="threshold" if number == 0 else None, solid_capstyle="butt", zorder=3,
         )  # fmt: skip
 
 
@@ -138,11 +141,8 @@ def median_entropy(cases: Sequence[Case]) -> Drawing:
         entropy_axis(axes, first)
         legend_above(figure, axes)
     data = {
-        "figure": "median-entropy",
-        "method": first.trace.method,
-        "answers": len(cases),
+        **over_scenes("median-entropy", cases),
         "unit": entropy_unit(first),
-        "interval": "95 %, bootstrap over scenes",
         "kinds": curves,
         "threshold": gate,
     }

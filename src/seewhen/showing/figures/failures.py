@@ -14,7 +14,7 @@ from seewhen.errors import InvalidInput
 from seewhen.showing.figures.cases import Case, Spoken, entropy_unit, need_truth
 from seewhen.showing.figures.entropies import draw_threshold, entropy_axis, thresholds
 from seewhen.showing.figures.maps import show_image
-from seewhen.showing.figures.resampling import shares
+from seewhen.showing.figures.resampling import over_scenes, shares
 from seewhen.showing.figures.style import PAGE, RED, Drawing, fold, new_figure, paper_style, plain
 
 if TYPE_CHECKING:
@@ -88,14 +88,11 @@ def failure(cases: Sequence[Case], count: int = 2) -> Drawing:
             text = f"{fold(each.case.text, 36)}\n\n{fold('In the picture: ' + seen, 36)}"
             right.text(0, 0.98, text, va="top", fontsize=7, transform=right.transAxes, linespacing=1.35)
     data = {
-        "figure": "failure",
-        "method": cases[0].trace.method,
-        "answers": len(cases),
+        **over_scenes("failure", cases),
         "unit": entropy_unit(cases[0]),
         "hallucinated_words": sum(wrong),
         "confident": len(found),
         "share": share,
-        "interval": "95 %, bootstrap over scenes",
         "cases": [_facts(each) for each in found],
     }
     return Drawing(figure, plain(data))

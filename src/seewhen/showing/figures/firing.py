@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from seewhen.errors import InvalidInput
 from seewhen.showing.figures.cases import Case
-from seewhen.showing.figures.resampling import shares
+from seewhen.showing.figures.resampling import over_scenes, shares
 from seewhen.showing.figures.style import BLACK, BLUE, COLUMN, Drawing, new_figure, paper_style, plain
 
 
@@ -43,11 +43,8 @@ def fired(cases: Sequence[Case]) -> Drawing:
         axes.set_ylabel(f"tilted tokens (of {total})")
         axes.margins(y=0.12)
     data = {
-        "figure": "fired",
-        "method": cases[0].trace.method,
-        "answers": len(cases),
+        **over_scenes("fired", cases),
         "tokens": total,
-        "interval": "95 %, bootstrap over scenes",
         "layers": [
             {"layer": layer, "tokens": number, "share": ratios[str(layer)]}
             for layer, number in zip(layers, numbers, strict=True)

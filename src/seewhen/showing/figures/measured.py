@@ -11,7 +11,7 @@ import numpy as np
 from seewhen.errors import InvalidInput
 from seewhen.showing.figures.cases import Case, Spoken, need_truth
 from seewhen.showing.figures.entropies import by_kind
-from seewhen.showing.figures.resampling import auroc_estimate, drawn_scenes, estimate, shares
+from seewhen.showing.figures.resampling import auroc_estimate, drawn_scenes, estimate, over_scenes, shares
 from seewhen.showing.figures.style import (
     BLUE,
     COLUMN,
@@ -94,10 +94,7 @@ def pointing(cases: Sequence[Case]) -> Drawing:
         axes.set_ylabel("pointing accuracy")
         legend_above(figure, axes, 1)
     data = {
-        "figure": "pointing",
-        "method": cases[0].trace.method,
-        "answers": len(cases),
-        "interval": "95 %, bootstrap over scenes",
+        **over_scenes("pointing", cases),
         "chance": chance,
         "curves": curves,
     }
@@ -143,12 +140,9 @@ def auroc_by_layer(cases: Sequence[Case]) -> Drawing:
         axes.set_ylabel("AUROC, hallucinated objects")
         legend_above(figure, axes, 3)
     data = {
-        "figure": "auroc",
-        "method": cases[0].trace.method,
-        "answers": len(cases),
+        **over_scenes("auroc", cases),
         "hallucinated_words": len(wrong),
         "correct_words": len(right),
-        "interval": "95 %, bootstrap over scenes",
         "layers": layers,
         "improbability": unsure,
     }
@@ -219,13 +213,10 @@ def calibration(cases: Sequence[Case]) -> Drawing:
         axes.set_ylabel("share really in the picture")
         axes.annotate(f"calibration error {error['value']:.3f}", (0.03, 0.93), xycoords="axes fraction")
     data = {
-        "figure": "calibration",
-        "method": cases[0].trace.method,
-        "answers": len(cases),
+        **over_scenes("calibration", cases),
         "words": len(chances),
         "without_probability": unknown,
         "calibration_error": error,
-        "interval": "95 %, bootstrap over scenes",
         "bins": facts,
     }
     return Drawing(figure, plain(data))

@@ -13,15 +13,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seewhen.runs.stats import Tally, intervals
+from seewhen.showing.figures.cases import Case
 
 Array = NDArray[np.float64]
 REPLICATES = 1000
 LEVEL = 0.95
 
 
-def drawn_scenes(scenes: int, replicates: int = REPLICATES, seed: int = 0) -> Array:
+def over_scenes(figure: str, cases: Sequence[Case]) -> dict[str, Any]:
+    """What every figure of many answers says about them."""
+    method, interval = cases[0].trace.method, "95 %, bootstrap over scenes"
+    return {"figure": figure, "method": method, "answers": len(cases), "interval": interval}
+
+
+def drawn_scenes(scenes: int, replicates: int = REPLICATES) -> Array:
     """How often each scene is in each resample: (replicates, scenes)."""
-    counts = np.random.default_rng(seed).multinomial(scenes, np.full(scenes, 1 / scenes), size=replicates)
+    counts = np.random.default_rng(0).multinomial(scenes, np.full(scenes, 1 / scenes), size=replicates)
     return counts.astype(np.float64)
 
 

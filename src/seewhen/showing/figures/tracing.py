@@ -56,14 +56,13 @@ def trace_scenes(
     scenes: Sequence[Scene],
     method: str | Method = "cai",
     *,
-    question: str = DESCRIBE,
     seed: int | None = None,
     max_new_tokens: int = 96,
     tick: Tick = lambda done: None,
 ) -> list[Case]:
-    """Ask about every scene. Greedy, or sampled with a `seed` (each scene from a stream of its own)."""
-    prompt = tracer.asker.prompt(question)
-    asked = [scene_case(scene, question, prompt) for scene in scenes]
+    """Every scene described. Greedy, or sampled with a `seed` (each scene from a stream of its own)."""
+    prompt = tracer.asker.prompt(DESCRIBE)
+    asked = [scene_case(scene, DESCRIBE, prompt) for scene in scenes]
     return answered(tracer, asked, method, seed=seed, max_new_tokens=max_new_tokens, tick=tick)
 
 
@@ -90,7 +89,7 @@ def answered(
             rest = list(asked[start : start + tracer.batch])
             for batch in attached.answer(_questions(rest), options):
                 part, rest = rest[: len(batch.answers)], rest[len(batch.answers) :]
-                assert batch.trace is not None  # methods whose loop keeps none are refused
+                assert batch.trace is not None  # only a beam search keeps none, and is refused
                 trace = _finished(tracer, batch.trace, part)
                 cases += [dataclasses.replace(case, trace=trace, row=row) for row, case in enumerate(part)]
                 tick(len(part))
@@ -106,7 +105,8 @@ def replayed(tracer: Tracer, case: Case, method: str | Method) -> Case:
 
 def _traceable(method: Method) -> Method:
     if method.beams_only or method.samples_only:
-        raise InvalidInput(f"{method.name} has a decoding loop of its own, which keeps no trace.", "Use another.")
+        how = "searches over beams" if method.beams_only else "rejects samples"
+        raise InvalidInput(f"{method.name} {how}, so given words cannot be fed through it.", "Use another.")
     return method
 
 

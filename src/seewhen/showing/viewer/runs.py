@@ -190,9 +190,8 @@ class RunPages:
         for run, asker in zip(runs, self._askers, strict=True):
             method = method_from_json(run.config["method"]).prepare(asker.tokenizer)
             if method.beams_only or method.samples_only:
-                self.notes.append(
-                    f"{method.name} keeps no trace: its answers are shown as regular decoding sees them"
-                )
+                how = "searches over beams" if method.beams_only else "rejects samples"
+                self.notes.append(f"{method.name} {how}: its answers are shown as regular decoding sees them")
                 method = make_method("regular")
             self._methods.append(method)
         model = runs[0].config["model"]
