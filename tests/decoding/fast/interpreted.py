@@ -17,6 +17,7 @@ import torch
 
 import seewhen
 import tiny
+from seewhen.decoding.fast import resolve
 from seewhen.decoding.kernels import attention_kernel, gate_kernel, linear_kernel
 from seewhen.equations import when
 
@@ -255,6 +256,19 @@ def loops() -> None:
     same_in_both_loops("llava", "cai", threshold=-1.0, contrast=3.0)
     same_in_both_loops("qwen3_5", "cai")
     same_in_both_loops("qwen2_5_vl", "pai")
+
+
+def capped() -> None:
+    """Scores with a cap, which neither SDPA nor our kernel knows, are left to the loop that does."""
+    model = tiny.model(tiny.CAPPED, head_dim=16)
+    backbone, method = seewhen.Backbone.of(model), seewhen.method("regular")
+    try:
+        resolve("graph", backbone, method)
+    except seewhen.errors.UnsupportedMode as error:
+        assert "Gemma2Model" in str(error)
+    else:
+        raise AssertionError("it was taken")
+    assert resolve("auto", backbone, method) is None
 
 
 def forks() -> None:

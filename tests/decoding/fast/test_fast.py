@@ -161,6 +161,7 @@ PARTS = [
     "feed_forwards",
     "caches",
     "loops",
+    "capped",
     "ends",
     "forks",
     "lanes",
