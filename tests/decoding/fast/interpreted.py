@@ -103,6 +103,24 @@ def attentions() -> None:
                 assert torch.equal(got[1], plain[1])  # a closed gate gives the very bits of no tilt
 
 
+def other_attentions() -> None:
+    """What the kernel does not compute goes to SDPA: narrower values, biases of positions."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    from seewhen.decoding.hosting import FAST, hosted_name
+
+    module = torch.nn.Module()
+    module.is_causal, module.num_key_value_groups = True, 2
+    query, key, value = torch.randn(2, 4, 1, 32), torch.randn(2, 2, 70, 32), torch.randn(2, 2, 70, 32)
+    bias = torch.randn(1, 4, 1, 70)
+    for given, more in (((query, key, value[..., :16]), {}), ((query, key, value), {"position_bias": bias})):
+        got, expected = (
+            ALL_ATTENTION_FUNCTIONS[name](module, *given, None, scaling=0.2, **more)[0]
+            for name in (hosted_name(FAST), "sdpa")
+        )
+        torch.testing.assert_close(got, expected)
+
+
 def forked_attentions() -> None:
     """Forks of a row are queries that share its keys and values, but for the newest token's."""
     held, main, heads, key_heads, d, columns, newest = 3, 2, 4, 2, 32, 150, 133

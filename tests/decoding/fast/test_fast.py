@@ -154,6 +154,7 @@ PARTS = [
     "gates",
     "decisions",
     "attentions",
+    "other_attentions",
     "forked_attentions",
     "far_rows",
     "norms",
