@@ -137,6 +137,27 @@ def test_processors() -> None:
     assert f"takes {demo['own']:.1f} s in the environment" in said and f"it takes {demo['busy']:.1f} s" in said
 
 
+def test_what_each_part_is_worth() -> None:
+    found = result("speed/results/h200-without.json")
+    (whole,) = re.findall(r"([\d.]+) replayed", found["note"])
+    more = {row["way"].removeprefix("graph-"): row["replay ms"] - float(whole) for row in found["rows"]}
+    said = text("benchmarks/speed.md")
+    assert f"which takes {float(whole):.2f}, is longer" in said
+    for what, part in (("norms", "norms"), ("rotary embedding", "rotary"), ("cache writes", "cache")):
+        assert f"{what} in one kernel {more[part]:.2f}" in said
+    assert f"in one kernel gain little, {more['gated']:.2f}" in said
+
+
+def test_where_the_demonstration_s_time_goes() -> None:
+    _, imports, model, prompt, *_, answered, page_, _ = result("speed/results/cpu-beside.json")[
+        "timeline"
+    ].values()
+    spent = (imports, model - imports, prompt - model, answered - prompt, page_ - answered)
+    (table,) = re.findall(r"where the time goes \(.*?(?=What made)", text("benchmarks/speed.md"))
+    assert table.startswith(f"where the time goes ({page_} s,")
+    assert re.findall(r"\| ([\d.]+) \|", table) == [f"{seconds:.1f}" for seconds in spent]
+
+
 def test_answers_of_both_ways() -> None:
     said = text("docs/speed.md")
     runs = [run for name in goals.WAYS.values() for run in result(name)["runs"]]
