@@ -123,6 +123,33 @@ def test_the_server() -> None:
         assert sentence in said, sentence
 
 
+def test_the_peer_on_a_cpu() -> None:
+    found = result("server/results/peer_cpu.json")
+    rounds = [
+        side for clients in (1, 8) for each in found[f"clients: {clients}"]["rounds"] for side in each.values()
+    ]
+    assert found["that_differ"] == 0
+    assert not [each for each in rounds if each["answers_that_differ_from_the_single_answer"]]
+    one, eight = (
+        {what.split(",")[0]: each for what, each in found[f"clients: {clients}"].items() if what != "rounds"}
+        for clients in (1, 8)
+    )
+
+    def said(each: dict[str, float], places: int) -> str:
+        return f"{each['median']:.{places}f} ({each['low']:.{places}f} to {each['high']:.{places}f})"
+
+    time, tokens = "processor_ms_per_token", "tokens_per_second"
+    page_ = text("docs/speed.md")
+    assert f"All {found['answers_alone']} greedy answers are the same." in page_
+    assert (
+        f"{said(one[time], 2)} of the processor time with one client and {said(eight[time], 2)} with eight"
+        in page_
+    )
+    assert f"{said(one[tokens], 2)} and {said(eight[tokens], 1)} times as many" in page_
+    short = f"needs {one[time]['median']:.2f} of its processor time per token with one client"
+    assert f"{short} and {eight[time]['median']:.2f} with eight" in text("benchmarks/speed.md")
+
+
 def test_processors() -> None:
     walls = {way: f"{told['wall']:.1f}" for way, told in result(goals.DESCRIBE)["median"].items()}
     spinning = walls["spinning"].split(".")[0]
