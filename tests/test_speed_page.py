@@ -123,6 +123,33 @@ def test_the_server() -> None:
         assert sentence in said, sentence
 
 
+def test_the_peer_on_a_cpu() -> None:
+    found = result("server/results/peer_cpu.json")
+    rounds = [
+        side for clients in (1, 8) for each in found[f"clients: {clients}"]["rounds"] for side in each.values()
+    ]
+    assert found["that_differ"] == 0
+    assert not [each for each in rounds if each["answers_that_differ_from_the_single_answer"]]
+    one, eight = (
+        {what.split(",")[0]: each for what, each in found[f"clients: {clients}"].items() if what != "rounds"}
+        for clients in (1, 8)
+    )
+
+    def said(each: dict[str, float], places: int) -> str:
+        return f"{each['median']:.{places}f} ({each['low']:.{places}f} to {each['high']:.{places}f})"
+
+    time, tokens = "processor_ms_per_token", "tokens_per_second"
+    page_ = text("docs/speed.md")
+    assert f"All {found['answers_alone']} greedy answers are the same." in page_
+    assert (
+        f"{said(one[time], 2)} of the processor time with one client and {said(eight[time], 2)} with eight"
+        in page_
+    )
+    assert f"{said(one[tokens], 2)} and {said(eight[tokens], 1)} times as many" in page_
+    short = f"needs {one[time]['median']:.2f} of its processor time per token with one client"
+    assert f"{short} and {eight[time]['median']:.2f} with eight" in text("benchmarks/speed.md")
+
+
 def test_processors() -> None:
     walls = {way: f"{told['wall']:.1f}" for way, told in result(goals.DESCRIBE)["median"].items()}
     spinning = walls["spinning"].split(".")[0]
@@ -135,6 +162,27 @@ def test_processors() -> None:
     }
     said = text("benchmarks/speed.md")
     assert f"takes {demo['own']:.1f} s in the environment" in said and f"it takes {demo['busy']:.1f} s" in said
+
+
+def test_what_each_part_is_worth() -> None:
+    found = result("speed/results/h200-without.json")
+    (whole,) = re.findall(r"([\d.]+) replayed", found["note"])
+    more = {row["way"].removeprefix("graph-"): row["replay ms"] - float(whole) for row in found["rows"]}
+    said = text("benchmarks/speed.md")
+    assert f"which takes {float(whole):.2f}, is longer" in said
+    for what, part in (("norms", "norms"), ("rotary embedding", "rotary"), ("cache writes", "cache")):
+        assert f"{what} in one kernel {more[part]:.2f}" in said
+    assert f"in one kernel gain little, {more['gated']:.2f}" in said
+
+
+def test_where_the_demonstration_s_time_goes() -> None:
+    _, imports, model, prompt, *_, answered, page_, _ = result("speed/results/cpu-beside.json")[
+        "timeline"
+    ].values()
+    spent = (imports, model - imports, prompt - model, answered - prompt, page_ - answered)
+    (table,) = re.findall(r"where the time goes \(.*?(?=What made)", text("benchmarks/speed.md"))
+    assert table.startswith(f"where the time goes ({page_} s,")
+    assert re.findall(r"\| ([\d.]+) \|", table) == [f"{seconds:.1f}" for seconds in spent]
 
 
 def test_answers_of_both_ways() -> None:

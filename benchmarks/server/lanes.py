@@ -246,8 +246,8 @@ class Bench:
         method = make_method(name)
         lanes = Lanes(self.model, self.backbone, slots=rows, fast="graph")
 
-        def join(limit: int = 10_000) -> tuple[Any, Seat]:
-            seat = Seat(Choice(), limit, 0)
+        def join() -> tuple[Any, Seat]:
+            seat = Seat(Choice(), self.options.tokens, 0)
             return lanes.join(method, self.prompts[0], self._columns, [[seat]]), seat
 
         for _ in range(lanes.widths[-1] - 1):

@@ -54,7 +54,8 @@ def _hosted(kernel: str) -> Callable[..., tuple[Tensor, Any]]:
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
         if step is not None and layer in step.masked:
             attention_mask = step.edit_mask(layer, attention_mask, query.shape[2], key.shape[2])
-        if kernel == FAST and takes_fast(query, key, attention_mask):
+        biased = kwargs.get("position_bias") is not None  # which SDPA adds to the scores
+        if kernel == FAST and not biased and takes_fast(query, key, value, attention_mask):
             return _fast(module, step, layer, (query, key, value), attention_mask, scaling), None
         output, weights = _stock(kernel, module)(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
@@ -68,13 +69,13 @@ def _hosted(kernel: str) -> Callable[..., tuple[Tensor, Any]]:
     return attention
 
 
-def takes_fast(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
+def takes_fast(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
     """Whether the one-row kernel takes this call."""
     if query.shape[2] != 1 or not kernels_run_on(query.device):
         return False
     from seewhen.decoding.kernels import attention_kernel
 
-    return attention_kernel.takes(query, key, mask)
+    return attention_kernel.takes(query, key, value, mask)
 
 
 def _fast(

@@ -17,6 +17,7 @@ import torch
 
 import seewhen
 import tiny
+from seewhen.decoding.fast import resolve
 from seewhen.decoding.kernels import attention_kernel, gate_kernel, linear_kernel
 from seewhen.equations import when
 
@@ -100,6 +101,24 @@ def attentions() -> None:
                 torch.testing.assert_close(got[:, 0], exact, atol=5e-6, rtol=0)
                 torch.testing.assert_close(lse, scores.logsumexp(-1), atol=5e-6, rtol=0)
                 assert torch.equal(got[1], plain[1])  # a closed gate gives the very bits of no tilt
+
+
+def other_attentions() -> None:
+    """What the kernel does not compute goes to SDPA: narrower values, biases of positions."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    from seewhen.decoding.hosting import FAST, hosted_name
+
+    module = torch.nn.Module()
+    module.is_causal, module.num_key_value_groups = True, 2
+    query, key, value = torch.randn(2, 4, 1, 32), torch.randn(2, 2, 70, 32), torch.randn(2, 2, 70, 32)
+    bias = torch.randn(1, 4, 1, 70)
+    for given, more in (((query, key, value[..., :16]), {}), ((query, key, value), {"position_bias": bias})):
+        got, expected = (
+            ALL_ATTENTION_FUNCTIONS[name](module, *given, None, scaling=0.2, **more)[0]
+            for name in (hosted_name(FAST), "sdpa")
+        )
+        torch.testing.assert_close(got, expected)
 
 
 def forked_attentions() -> None:
@@ -255,6 +274,19 @@ def loops() -> None:
     same_in_both_loops("llava", "cai", threshold=-1.0, contrast=3.0)
     same_in_both_loops("qwen3_5", "cai")
     same_in_both_loops("qwen2_5_vl", "pai")
+
+
+def capped() -> None:
+    """Scores with a cap, which neither SDPA nor our kernel knows, are left to the loop that does."""
+    model = tiny.model(tiny.CAPPED, head_dim=16)
+    backbone, method = seewhen.Backbone.of(model), seewhen.method("regular")
+    try:
+        resolve("graph", backbone, method)
+    except seewhen.errors.UnsupportedMode as error:
+        assert "Gemma2Model" in str(error)
+    else:
+        raise AssertionError("it was taken")
+    assert resolve("auto", backbone, method) is None
 
 
 def forks() -> None:

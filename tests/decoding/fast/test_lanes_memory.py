@@ -15,6 +15,7 @@ from seewhen.decoding.fast import prompts as prompts_module
 from seewhen.decoding.fast import slots as slots_module
 from seewhen.decoding.fast.lane import Seat
 from seewhen.decoding.fast.slots import Choice, Slots
+from seewhen.errors import UnsupportedMode
 
 
 def test_ever_new_parameters_stay_within_the_budget():
@@ -76,13 +77,29 @@ def test_answers_come_and_go_for_long(name, monkeypatch):
     leaves = {id(each): chance.choice((each.tokens, each.tokens, 2)) for each in asked}
     lanes = lanes_of("llava", slots=3)
     answered(lanes, "llava", asked, until=lambda each: len(each.got) == leaves[id(each)])
-    greedy = [tokens for tokens, _ in alone("llava", name)]
     for each in asked:
-        whole = sampled[each.prompt] if each.choice.temperature else greedy[each.prompt]
-        assert each.got == whole[: leaves[id(each)]]
+        greedy, fired = alone("llava", name)[each.prompt]
+        assert each.got == (sampled[each.prompt] if each.choice.temperature else greedy)[: leaves[id(each)]]
+        if each.got == greedy:
+            assert each.fired == fired, "records go round and round"
     (lane,) = lanes.lanes.values()
     assert sorted(lane.steps) == [1, 2, 3]
     assert sum(step.made for step in lane.steps.values()) > lane.columns == 64
+
+
+def test_a_prompt_longer_than_was_said_writes_into_nobody_s_columns(monkeypatch):
+    monkeypatch.setattr(lanes_module, "_COLUMNS", 64)
+    lanes, (inputs, *_) = lanes_of("llava"), prompts("llava")
+    room = 64 - inputs["input_ids"].shape[1]
+    with pytest.raises(UnsupportedMode, match="more than were asked for"):
+        lanes.join(METHODS["cai"], inputs, 64, [[Seat(Choice(), room + 1, 0)]])
+    assert not lanes.busy
+    lane = lanes.join(METHODS["cai"], inputs, 64, [[Seat(Choice(), room, 0)]])
+    while lanes.busy:
+        assert len(list(lanes.advance(lane))) <= 2
+        for seat in [seat for seat in lane.seats if seat is not None and seat.made == seat.limit]:
+            lane.leave(seat)
+    lanes.clear()
 
 
 def test_a_step_that_could_not_be_captured_is_tried_again(monkeypatch):

@@ -37,16 +37,19 @@ def resolve(fast: Fast, backbone: Backbone, method: Method) -> FastDecoding | No
         return None
     places = {parameter.device for parameter in backbone.decoder.parameters()}
     on_one_gpu = len(places) == 1 and next(iter(places)).type == "cuda"
+    kernels = len(places) == 1 and kernels_run_on(next(iter(places)))
     why_not = None
     if not method.compiles or method.parts(backbone).loop is not None:
         why_not = f"{method.name} cannot be captured: it needs gradients or a loop of its own."
     elif len(places) != 1:
         why_not = "the decoder is spread over several devices."
+    elif kernels and not getattr(backbone.decoder, "_supports_sdpa", False):
+        # Scores with a cap, sinks: our kernels compute what SDPA does, and prompts are left to it.
+        why_not = f"the attention of {type(backbone.decoder).__name__} is more than SDPA and our kernels compute."
     if why_not is not None:
         if fast == "auto":
             return None
         raise UnsupportedMode(f"fast={fast!r} does not apply: {why_not}", "Use fast='auto' or fast='off'.")
-    kernels = kernels_run_on(next(iter(places)))
     if fast == "auto" and not (kernels and on_one_gpu):
         return None
     return FastDecoding(kernels=kernels)

@@ -21,6 +21,7 @@ from seewhen.decoding.fast.tape import LAG
 from seewhen.decoding.kernels.capturing import turn
 from seewhen.decoding.sending import sent
 from seewhen.equations.drawing import drawn, keys_at
+from seewhen.errors import UnsupportedMode
 
 if TYPE_CHECKING:
     from seewhen.decoding.fast.reading import Read
@@ -138,6 +139,11 @@ class Lane:
     @torch.inference_mode()
     def join(self, read: Read, row: int, seat: Seat) -> None:
         """Let a prompt that was read take a seat; there must be room."""
+        if read.length(row) + seat.limit > self.columns:  # a kernel would write into somebody else's columns
+            raise UnsupportedMode(
+                f"The prompt takes {read.length(row)} columns as the model reads it, more than were asked for.",
+                "Ask for more, or decode it with `generate`.",
+            )
         if None not in self.seats:
             self._change(next(width for width in self.widths if width > self.busy))
         slot = self.seats.index(None)

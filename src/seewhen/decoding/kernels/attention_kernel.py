@@ -205,11 +205,12 @@ def takes_heads(heads: int, key: Tensor, paths: int = 1) -> bool:
     )
 
 
-def takes(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
+def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
     """Whether the kernel takes this call."""
     return (
         query.shape[2] == 1
         and takes_heads(query.shape[1], key)
-        and query.stride(-1) == key.stride(-1) == 1
+        and key.shape == value.shape  # some heads have narrower values
+        and query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
         and (mask is None or (mask.dim() == 4 and mask.shape[1] == 1 and mask.stride(-1) == 1))
     )
