@@ -109,7 +109,9 @@ def test_grouped_heads_match_a_plain_reimplementation(kv_heads):
         embeds = model.get_input_embeddings()(torch.cat([ids, tokens]))
         embeds[span[0] : span[1]] = torch.cat(list(features))
         for step in range(len(tokens) + 1):
-            logits, fired = naive.cai_logits(model, embeds[: len(ids) + step], span, len(ids), 1, threshold, True)
+            logits, fired, _ = naive.cai_logits(
+                model, embeds[: len(ids) + step], span, len(ids), 1, threshold, True
+            )
             torch.testing.assert_close(result.logits[step], logits, atol=2e-4, rtol=0)
             assert fired[-1] == result.gates[step].tolist()
 

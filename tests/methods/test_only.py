@@ -110,6 +110,9 @@ def whole_map_side_logits(model: Any, inputs: dict[str, Any], layer: int, mix: s
     mixed = maps @ value.repeat_interleave(heads // value.shape[0], dim=0)
     side = backbone.layers[layer].self_attn.o_proj(mixed.transpose(0, 1).reshape(len(image), -1))
     last, residual = backbone.layers[-1], output.hidden_states[-2][0]
+    final = 0.5 * output.hidden_states[-1][0]
+    if layer == len(backbone.layers) - 1:  # the released code's `if` comes before its `elif`
+        return backbone.head(backbone.norm(side) + final)[-1].detach()
     if mix == "llava":
         u = last.input_layernorm(side) + 0.2 * residual
     elif mix == "instructblip":
@@ -117,14 +120,14 @@ def whole_map_side_logits(model: Any, inputs: dict[str, Any], layer: int, mix: s
     else:
         u = last.input_layernorm(side) + 0.2 * last_attention[0]
     u = u + last.mlp(last.post_attention_layernorm(u))
-    return backbone.head(backbone.norm(u) + 0.5 * output.hidden_states[-1][0])[-1].detach()
+    return backbone.head(backbone.norm(u) + final)[-1].detach()
 
 
 @pytest.mark.parametrize("mix", ["llava", "instructblip", "qwen-vl"])
 @pytest.mark.parametrize("key_heads", [4, 2])
 def test_last_row_is_enough(mix: str, key_heads: int) -> None:
     model, inputs = tiny.model("llava", num_key_value_heads=key_heads), tiny.inputs("llava")
-    for layer in (0, 3):
+    for layer in (0, 2, 3):
         run = seewhen.replay(model, inputs, some_tokens()[0], seewhen.method("only", layer=layer, mix=mix))
         close(run.trace.side_logits[0, 0], whole_map_side_logits(model, inputs, layer, mix), 1e-4)
 

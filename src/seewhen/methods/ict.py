@@ -220,7 +220,7 @@ def fit(clean: Tensor, corrupted: Tensor, group: int = GROUP, seed: int = 0) -> 
     clean, corrupted = (states.unflatten(-1, (-1, group)) for states in (clean, corrupted))
     directions = nn.functional.normalize(clean.mean(dim=0) - corrupted.mean(dim=0), dim=-1)
     everything = torch.cat([clean, corrupted])
-    scales = (everything * directions).sum(dim=-1).std(dim=0)
+    scales = (everything * directions).sum(dim=-1).std(dim=0, correction=0)
     accuracy = torch.stack(
         [probe_accuracy(clean[:, layer], corrupted[:, layer], seed) for layer in range(clean.shape[1])]
     )

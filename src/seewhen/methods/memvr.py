@@ -9,7 +9,8 @@ pass, in the first such layer, for all positions of the pass, in the prompt and 
 Source: the paper and its released code (Apache-2.0). Written from the formulas. The LLaVA code has no
 activation between the two products (`activation="none"`, the default); the Qwen-VL code has one and reads
 the lens without the final norm: the presets say which. `V` are all image tokens of the prompt, as
-they enter the decoder (the code keeps the last image only).
+they enter the decoder (the code keeps the last image only). The code's ratio is never set in the last layer,
+which no published window reaches; here that layer is like the others.
 """
 
 from __future__ import annotations

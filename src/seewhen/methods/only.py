@@ -7,6 +7,7 @@ past all layers to the last one, where `u = norm(y) + 0.2 x`, `y' = u + MLP(norm
 logits `z~ = W (norm(y') + 0.5 x_final)`. Where they agree with the model they help, elsewhere they
 are contrasted: `z + a1 z~` if `sum |p - p~| < gamma`, else `(1 + a2) z - a2 z~`, plausible tokens only.
 Only the last row of the map matters for `z~`, so only that row is computed; nothing is kept between steps.
+With the last layer as `m` the code has `y' = y`: a layer either gives the second opinion or takes it in.
 
 Source: the paper and its released code (MIT). Written from the formulas. The 0.2 and 0.5 mixes and
 the last-layer MLP are in the code only, and differ by backbone (`mix`).
@@ -159,13 +160,16 @@ class SideBranch(Intervention):
         """The side logits, (rows, vocabulary)."""
         last = backbone.layers[-1]
         side = inputs["side"].to(inputs["last"].device)
+        if self.layer == backbone.num_layers - 1:
+            return self._projected(backbone, side, inputs["final"])  # in the code a layer takes one part or the other
         if self.mix == "instructblip":
             mixed = side + _RESIDUAL * inputs["last"]
         else:
             residual = inputs["last"] if self.mix == "llava" else inputs["attention"]
             mixed = input_norm(last)(side) + _RESIDUAL * residual
-        through = feed_forward(last, mixed[:, None])[:, 0]
-        final = inputs["final"]
+        return self._projected(backbone, feed_forward(last, mixed[:, None])[:, 0], inputs["final"])
+
+    def _projected(self, backbone: Backbone, through: Tensor, final: Tensor) -> Tensor:
         return backbone.project(backbone.norm(through.to(final.device)) + _FINAL * final).float()
 
 
