@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,12 @@ from seewhen.errors import UnsupportedModel
 # Names under which decoders keep their final norm and their layers.
 _NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f", "final_norm")
 _LAYERS = ("layers", "h", "blocks")
+
+# How classes that scale the head's output, or its input, write it in `forward`.
+_SCALING = re.compile(
+    r"([*/])\s*self\.(?:config\.)?(?:text_config\.)?"
+    r"(logits_scaling|logit_scale|output_multiplier|logits_mup_width_multiplier)\b"
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,7 @@ class Backbone:
     text_config: Any
     image_token_ids: tuple[int, ...]
     softcap: float | None = None  # bound of the output logits, where the model has one
+    scale: float = 1.0  # what the model multiplies its head's output by, before any bound
 
     @classmethod
     def of(cls, model: Any, **overrides: Any) -> Backbone:
@@ -58,6 +66,7 @@ class Backbone:
             "text_config": text_config,
             "image_token_ids": known.get("image_token_ids") or _image_token_ids(model.config),
             "softcap": known.get("softcap") or _softcap(known.get("driver") or model, text_config),
+            "scale": known.get("scale") or _scale(known.get("driver") or model, text_config),
         }
         unknown = set(overrides) - {field.name for field in dataclasses.fields(cls)}
         if unknown:
@@ -70,6 +79,11 @@ class Backbone:
     def num_layers(self) -> int:
         """Depth L of the decoder."""
         return len(self.layers)
+
+    @property
+    def plain_head(self) -> bool:
+        """Whether the head's output are the logits: our kernels that read the head themselves know no more."""
+        return self.softcap is None and self.scale == 1.0
 
     def image_mask(self, input_ids: Tensor) -> Tensor:
         """Which positions of `input_ids` hold image (or video) features, as booleans of the same shape."""
@@ -99,6 +113,8 @@ class Backbone:
     def project(self, hidden: Tensor) -> Tensor:
         """Logits of hidden states (..., d) that the final norm has seen already, or shall not see."""
         logits = through(self.head, hidden)
+        if self.scale != 1.0:
+            logits = logits * self.scale
         if self.softcap is not None:
             logits = torch.tanh(logits / self.softcap) * self.softcap
         return logits.to(hidden.device)
@@ -174,12 +190,26 @@ def _softmax_layers(text_config: Any, depth: int) -> tuple[int, ...]:
 
 def _softcap(driver: Any, text_config: Any) -> float | None:
     """The configuration may name a cap that the class which makes the logits leaves out (PaliGemma 2)."""
-    name = "final_logit_softcapping"
+    name, source = "final_logit_softcapping", _source(driver)
+    return getattr(text_config, name, None) if source is None or name in source else None
+
+
+def _scale(driver: Any, text_config: Any) -> float:
+    """Granite divides its logits by a number of the configuration, Cohere multiplies them; the same text decoder
+    inside LLaVA does neither."""
+    found = _SCALING.search(_source(driver) or "")
+    if found is None:
+        return 1.0
+    value = float(getattr(text_config, found[2], None) or 1.0)
+    return 1.0 / value if found[1] == "/" else value
+
+
+def _source(driver: Any) -> str | None:
+    """How the class makes its logits, if that is at hand."""
     try:
-        applied = name in inspect.getsource(type(driver).forward)
-    except (OSError, TypeError):  # no source at hand
-        applied = True
-    return getattr(text_config, name, None) if applied else None
+        return inspect.getsource(type(driver).forward)
+    except (OSError, TypeError):
+        return None
 
 
 def _image_token_ids(config: Any) -> tuple[int, ...]:

@@ -26,6 +26,8 @@ class AttentionCall:
     scaling: float
     output: Tensor  # (rows, queries, heads, d), of the stock kernel; not computed where `fused` is set
     softcap: float | None = None  # bound of the scores, where the model has one
+    position_bias: Tensor | None = None  # (rows or 1, heads or 1, queries, columns), added to the scores
+    sinks: Tensor | None = None  # (heads,): the score of a further column, which has no value
     # The kernel that tilts in its one pass, (weights, gate, form, strength) -> output, where there is one and
     # nothing has touched the output before.
     fused: Callable[[Tensor, Tensor, str, float], Tensor] | None = None
@@ -39,6 +41,11 @@ class AttentionCall:
         return self.query.shape[1] // self.key.shape[1]
 
     @property
+    def plain(self) -> bool:
+        """Whether SDPA computes such attention."""
+        return self.softcap is None and self.position_bias is None and self.sinks is None
+
+    @property
     def scores(self) -> Tensor:
         """Masked, scaled scores of the last query row: (rows, heads, columns)."""
         if self._scores is None:
@@ -49,9 +56,7 @@ class AttentionCall:
         rows, heads, queries, d = self.query.shape
         query = self.query[:, :, -1].float().view(rows, heads // self.groups, self.groups, d)
         scores = torch.matmul(query, self.key.float().transpose(2, 3)) * self.scaling
-        scores = scores.view(rows, heads, -1)
-        if self.softcap is not None:
-            scores = torch.tanh(scores / self.softcap) * self.softcap
+        scores = self.shaped(scores.view(rows, heads, 1, -1), queries - 1)[:, :, 0]
         mask = self.mask
         if mask is None:
             # No mask means plain causal attention: in a prefill into a longer (static) cache the columns
@@ -65,12 +70,31 @@ class AttentionCall:
         last = mask[:, :, -1, : scores.shape[-1]]
         return scores.masked_fill(~last, -torch.inf) if last.dtype == torch.bool else scores + last
 
+    def shaped(self, scores: Tensor, first: int) -> Tensor:
+        """Scaled scores (rows, heads, queries, columns) of the queries from `first` on, capped and biased as the
+        model does it."""
+        if self.softcap is not None:
+            scores = torch.tanh(scores / self.softcap) * self.softcap
+        if self.position_bias is not None:
+            scores = scores + self.position_bias[:, :, first : first + scores.shape[2], : scores.shape[3]]
+        return scores
+
     @property
     def log_normaliser(self) -> Tensor:
         """Log-sum-exp of the last row's scores: (rows, heads, 1)."""
         if self._log_normaliser is None:
-            self._log_normaliser = torch.logsumexp(self.scores, dim=-1, keepdim=True)
+            self._log_normaliser = self.with_sinks(torch.logsumexp(self.scores, dim=-1, keepdim=True))
         return self._log_normaliser
+
+    def with_sinks(self, total: Tensor) -> Tensor:
+        """Log-sum-exp (rows, heads, queries) of columns, and of the sinks where there are any."""
+        return total if self.sinks is None else torch.logaddexp(total, self.sinks.float()[:, None])
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Attention (rows, heads, columns) of such scores; beside sinks it sums to less than one."""
+        if self.sinks is None:
+            return torch.softmax(scores, dim=-1)
+        return torch.exp(scores - self.with_sinks(torch.logsumexp(scores, dim=-1, keepdim=True)))
 
     def scores_at(self, columns: Tensor) -> Tensor:
         """Scores of the last row at `columns` (rows, tokens): (rows, heads, tokens)."""

@@ -54,15 +54,17 @@ def _hosted(kernel: str) -> Callable[..., tuple[Tensor, Any]]:
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
         if step is not None and layer in step.masked:
             attention_mask = step.edit_mask(layer, attention_mask, query.shape[2], key.shape[2])
-        biased = kwargs.get("position_bias") is not None  # which SDPA adds to the scores
-        if kernel == FAST and not biased and takes_fast(query, key, value, attention_mask):
+        bias = kwargs.get("position_bias")
+        if kernel == FAST and bias is None and takes_fast(query, key, value, attention_mask):
             return _fast(module, step, layer, (query, key, value), attention_mask, scaling), None
         output, weights = _stock(kernel, module)(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
         if step is not None and layer in step.edited:
-            softcap = None if kernel in ("sdpa", FAST) else kwargs.get("softcap")  # SDPA has no cap, whoever asks
-            call = AttentionCall(module, layer, query, key, value, attention_mask, scaling, output, softcap)
+            # SDPA adds the bias, but has neither cap nor sinks, whoever asks.
+            more = {} if kernel in ("sdpa", FAST) else kwargs
+            states = (query, key, value, attention_mask, scaling, output)
+            call = AttentionCall(module, layer, *states, more.get("softcap"), bias, more.get("s_aux"))
             output = step.edit_attention(call)
         return output, weights
 
@@ -98,7 +100,7 @@ def _fast(
     if step is None or layer not in step.edited:
         return attention(*states, mask, scaling)[0]
     if step.fuses(layer):
-        call = AttentionCall(module, layer, *states, mask, scaling, states[0], None, tilted)
+        call = AttentionCall(module, layer, *states, mask, scaling, states[0], fused=tilted)
     else:
         output, normaliser = attention(*states, mask, scaling)
         call = AttentionCall(module, layer, *states, mask, scaling, output, _log_normaliser=normaliser[..., None])

@@ -256,7 +256,7 @@ def _one_pass(backbone: Backbone, states: Tensor) -> bool:
     """Whether the gate's kernel serves this model: entropy without logits, decision and record in one go."""
     from seewhen.decoding.kernels import gate_kernel
 
-    return backbone.softcap is None and gate_kernel.takes(states, backbone.head)
+    return backbone.plain_head and gate_kernel.takes(states, backbone.head)
 
 
 def _through_sdpa(call: AttentionCall, columns: Tensor, bias: Tensor) -> Tensor:
@@ -266,9 +266,8 @@ def _through_sdpa(call: AttentionCall, columns: Tensor, bias: Tensor) -> Tensor:
     mask = mask.scatter_add(-1, columns[:, None].expand_as(bias), bias)
     key = call.key.repeat_interleave(call.groups, dim=1)
     value = call.value.repeat_interleave(call.groups, dim=1)
-    if call.softcap is not None:  # SDPA knows no cap on scores
-        attention = torch.softmax(call.scores + mask, dim=-1)
-        return torch.einsum("rhc,rhcd->rhd", attention, value.float())
+    if not call.plain:
+        return torch.einsum("rhc,rhcd->rhd", call.probabilities(call.scores + mask), value.float())
     row: Any = torch.nn.functional.scaled_dot_product_attention(
         call.query[:, :, -1:].float(),
         key.float(),

@@ -74,12 +74,12 @@ def log_normalisers(call: AttentionCall) -> tuple[Tensor, Tensor]:
         query = call.query[:, :, start : start + block].float()
         size = query.shape[2]
         scores = query.reshape(rows, heads // call.groups, call.groups * size, d) @ key * call.scaling
-        scores = scores.view(rows, heads, size, columns)
+        scores = call.shaped(scores.view(rows, heads, size, columns), start)
         later = position[None] > torch.arange(start, start + size, device=key.device)[:, None]
         visible = _visible(call.mask, start, size, columns, ~later[None, None])
         normalisers.append(scores.masked_fill(~visible, -torch.inf).logsumexp(dim=-1))
         ahead.append((visible & later).sum(dim=-1)[:, 0])
-    return torch.cat(normalisers, dim=-1), torch.cat(ahead, dim=-1)
+    return call.with_sinks(torch.cat(normalisers, dim=-1)), torch.cat(ahead, dim=-1)
 
 
 def _visible(mask: Tensor | None, start: int, size: int, columns: int, causal: Tensor) -> Tensor:

@@ -121,7 +121,7 @@ class LookTwice(Intervention):
             return False
         from seewhen.decoding.kernels import gate_kernel, second_look_kernel
 
-        takes = sequence.backbone.softcap is None and gate_kernel.takes(state, head)
+        takes = sequence.backbone.plain_head and gate_kernel.takes(state, head)
         return takes and second_look_kernel.takes(head.weight) and memory.features.device == state.device
 
     def install(self, backbone: Backbone, current: CurrentStep) -> list[Any]:

@@ -116,7 +116,7 @@ class SideBranch(Intervention):
         """The side branch's attention output: suppressed weights, some heads dropped."""
         sequence, inputs = step.sequence, step.scratch_of(self)[_KEY]
         rows = sequence.rows
-        attention = torch.softmax(call.scores[:rows], dim=-1)
+        attention = call.probabilities(call.scores)[:rows]
         text, image = self._column_sets(step, memory, attention)
         attention = suppress_outliers(suppress_outliers(attention, text), image)
         ratios = head_ratios(attention, text, image)
@@ -160,8 +160,8 @@ class SideBranch(Intervention):
         """The side logits, (rows, vocabulary)."""
         last = backbone.layers[-1]
         side = inputs["side"].to(inputs["last"].device)
-        if self.layer == backbone.num_layers - 1:
-            return self._projected(backbone, side, inputs["final"])  # in the code a layer takes one part or the other
+        if self.layer == backbone.num_layers - 1:  # in the code a layer takes one part or the other
+            return self._projected(backbone, side, inputs["final"])
         if self.mix == "instructblip":
             mixed = side + _RESIDUAL * inputs["last"]
         else:

@@ -38,7 +38,7 @@ class _ProbedStep:
 
     def edit_attention(self, call: AttentionCall) -> Tensor:
         """The same output, its last row computed from a map that gradients can be taken of."""
-        attention = torch.softmax(call.scores, dim=-1)
+        attention = call.probabilities(call.scores)
         if not self.maps:
             torch.set_grad_enabled(True)  # until the end of the pass's no_grad block
             attention = attention.detach().requires_grad_()
