@@ -94,9 +94,22 @@ class Lexicon:
         found: dict[str, list[str]] = {}
         for name, terms in self.synonyms.items():
             for spelled in (spelled for term in terms for spelled in _respelled(term, heads)):
-                if spelled not in self.node and spelled not in self.pairs:
+                if (
+                    spelled not in self.node
+                    and spelled not in self.pairs
+                    and not self._says_something_else(spelled)
+                ):
                     found.setdefault(name, []).append(spelled)
         return {name: tuple(dict.fromkeys(spellings)) for name, spellings in found.items()}
+
+    def _says_something_else(self, spelled: str) -> bool:
+        """Whether a split word has two words of their own: "red coat", or "dogs led", after which dogs would be
+        no dog any more."""
+        words = spelled.split()
+        forms = (
+            form for word in words for form in (word, *plurals(word)) if self.forms.nouns.get(form, word) != word
+        )
+        return len(words) > 1 and (words[0] in self.openers or any(forms))
 
     @cached_property
     def with_variants(self) -> Lexicon:
