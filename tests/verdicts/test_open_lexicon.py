@@ -52,6 +52,7 @@ def objects(text: str, lexicon: Lexicon = OPEN) -> list[str]:
         ("DOGS, horses and two hot dogs.", ["dog", "horse", "hot dog"]),  # no "dogs led", no "horses hoe"
         ("A black bird on her ring and a red coat.", ["bird", "ring", "coat"]),  # no blackbird, herring, redcoat
         ("An old-fashioned, brown clock.", ["clock"]),  # no cocktail
+        ("Tables/benches near a bus… and a sofa/chair.", ["table", "bench", "bus", "couch", "chair"]),
     ],
 )
 def test_reading(text: str, expected: list[str]) -> None:
