@@ -17,9 +17,10 @@ from pathlib import Path
 
 from seewhen.atomic import replacing
 from seewhen.benchmarks.records import read_answers
-from seewhen.verdicts.inflections import words_of
+from seewhen.verdicts.inflections import words_apart
 from seewhen.verdicts.lexicon import chair_lexicon, open_lexicon
 from seewhen.verdicts.reader import Mention, read_mentions
+from seewhen.verdicts.sentences import sentence_ends
 
 RESULT = Path(__file__).with_name("measured.json")
 SHOWN = 25
@@ -33,13 +34,13 @@ def not_nouns(caption: str, mentions: Iterable[Mention]) -> list[str]:
     """Mentions whose last word NLTK's tagger takes for something else."""
     from nltk.tag import pos_tag
 
-    words = words_of(caption)
+    words = words_apart(caption, sentence_ends(caption))
     tags = dict(zip((word.end for word in words), pos_tag([caption[w.start : w.end] for w in words]), strict=True))
     return [each.text.lower() for each in mentions if not tags[each.end][1].startswith("NN")]
 
 
 def measure(captions: list[str], tagged: int) -> dict[str, object]:
-    coco, everything = chair_lexicon(), open_lexicon()
+    coco, everything = chair_lexicon(), open_lexicon().with_variants  # as `confirm` and `check` read
     missed: Counter[str] = Counter()
     extra: Counter[str] = Counter()
     other: Counter[str] = Counter()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from seewhen.methods.confirm_answer import Answer, Asked, Decision, Sentence, Spare
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seewhen.methods.confirm_answer import Answer, Asked, Decision, Sentence, Spare, complete, fresh_mentions
 from seewhen.verdicts.lexicon import lexicon_named
 from seewhen.verdicts.reader import read_mentions
 from seewhen.verdicts.verdict import Signals
@@ -66,3 +69,28 @@ def test_the_least_denied_first_sentence_is_kept_whatever_it_names() -> None:
     assert [said(answer, text) for text in ("A chair.", "A dog.", "A bus.")] == [BACK, BACK, BACK]
     assert answer.forced == ["A", "dog."] and answer.final
     assert said(answer, "A dog.") == Decision(True, False, True)
+
+
+# Also what comes glued to the end of a sentence, which a model that has to end there may well say.
+PIECES = [" a kitchen sink", " a kitchen sink.", " hot", " dog", "s", ".", "…", "is", "The", " no", "/", ".5"]
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.sampled_from(["coco", "open"]), st.lists(st.sampled_from(PIECES), max_size=12))
+def test_nothing_is_read_afterwards_that_was_not_asked_about(name: str, pieces: list[str]) -> None:
+    """Judged sentence by sentence as it grows, an answer names no object that it did not name then."""
+    lexicon = lexicon_named(name).with_variants
+    text, judged, asked = "", 0, set()
+    for number, piece in enumerate(pieces, 1):
+        text += piece
+        if number == len(pieces) or complete(text, judged):
+            asked |= {mention.object for mention in fresh_mentions(text, lexicon, judged)}
+            judged = len(text)
+    assert {mention.object for mention in read_mentions(text, lexicon)} <= asked
+
+
+def test_what_is_glued_to_a_sentence_hides_no_word_of_it() -> None:
+    """Said by the photo model: "there is a couch.aderie"."""
+    for text in ("There is a couch.aderie", "There is a couch.…"):
+        assert [m.object for m in read_mentions(text, COCO.with_variants)] == ["couch"]
+        assert read_mentions(text, COCO) == ()  # as CHAIR reads

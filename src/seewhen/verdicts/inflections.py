@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 # As NLTK does: a few signs stand alone, everything else between spaces is one word, whatever it is made of:
@@ -27,6 +29,7 @@ _TOKEN = re.compile(
 # space between words, each of which stands for itself.
 _UNSPACED = r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af。、！？]"
 _PART = re.compile(rf"{_UNSPACED}|(?:(?!{_UNSPACED}|(?<=[a-z])\.(?=[A-Z])).)+|\.", re.DOTALL)
+_BETWEEN = re.compile("[/…]")
 
 # After one of these an "-ing" form names a thing ("the seating area"), elsewhere an action.
 _OPENS_NOUN = frozenset(
@@ -68,13 +71,20 @@ class Word(NamedTuple):
     end: int
 
 
-def words_of(text: str) -> list[Word]:
-    """Words and punctuation marks with their places."""
+def words_of(text: str, start: int = 0, end: int = sys.maxsize) -> list[Word]:
+    """Words and punctuation marks with their places, from `start` to `end`."""
     return [
         Word(part[0].lower(), part.start(), part.end())
-        for token in _TOKEN.finditer(text)
+        for token in _TOKEN.finditer(text, start, end)
         for part in _PART.finditer(text, token.start(), token.end())
     ]
+
+
+def words_apart(text: str, ends: Iterable[int] = ()) -> list[Word]:
+    """The same, but no word reaches over a slash, an ellipsis or the end of a sentence: "cups/mugs", "sink.is"."""
+    signs = (place for sign in _BETWEEN.finditer(text) for place in sign.span())
+    cuts = sorted({0, *signs, *ends, len(text)})
+    return [word for start, end in pairwise(cuts) for word in words_of(text, start, end)]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from seewhen.errors import InvalidInput
-from seewhen.verdicts.inflections import Inflections, plurals, words_of
+from seewhen.verdicts.inflections import Inflections, plurals, words_apart, words_of
 
 LEXICONS = ("coco", "open")
 MOST_WORDS = 200_000  # in a file of the user's
@@ -45,6 +45,7 @@ class Lexicon:
     irregular: Mapping[str, str] = field(default_factory=dict)  # inflected form -> word
     kept: frozenset[str] = frozenset()  # forms that are never reduced
     is_english: bool = True  # its words take English endings
+    as_chair: bool = False  # words are cut as the published scorer cuts them
     own: bool = False  # a list of the user's: nobody else knows in which language
     # Of nouns in a row only the last names the object ("kitchen sink"), and doubtful words are read with care.
     only_heads: bool = False
@@ -94,16 +95,29 @@ class Lexicon:
         found: dict[str, list[str]] = {}
         for name, terms in self.synonyms.items():
             for spelled in (spelled for term in terms for spelled in _respelled(term, heads)):
-                if spelled not in self.node and spelled not in self.pairs:
+                if (
+                    spelled not in self.node
+                    and spelled not in self.pairs
+                    and not self._says_something_else(spelled)
+                ):
                     found.setdefault(name, []).append(spelled)
         return {name: tuple(dict.fromkeys(spellings)) for name, spellings in found.items()}
+
+    def _says_something_else(self, spelled: str) -> bool:
+        """Whether a split word has two words of their own: "red coat", or "dogs led", after which dogs would be
+        no dog any more."""
+        words = spelled.split()
+        forms = (
+            form for word in words for form in (word, *plurals(word)) if self.forms.nouns.get(form, word) != word
+        )
+        return len(words) > 1 and (words[0] in self.openers or any(forms))
 
     @cached_property
     def with_variants(self) -> Lexicon:
         """The same words, read in other spellings too."""
         node = {spelled: name for name, spellings in self.variants.items() for spelled in spellings}
         pairs = {spelled: spelled for spelled in node if " " in spelled}
-        return replace(self, node={**node, **self.node}, pairs={**pairs, **self.pairs})
+        return replace(self, node={**node, **self.node}, pairs={**pairs, **self.pairs}, as_chair=False)
 
     def check_language(self, text: str) -> None:
         """Refuses text that is clearly not English where the words are."""
@@ -175,6 +189,7 @@ def chair_lexicon() -> Lexicon:
         verbs=frozenset(data["verbs"]),
         irregular=data["irregular"],
         kept=frozenset(data["kept"]),
+        as_chair=True,
         plural=frozenset(),  # "a scissors", as POPE asks and models were trained to be asked
     )
 
@@ -223,7 +238,7 @@ def read_lexicon(path: Path) -> Lexicon:
 
 
 def _key(term: str) -> str:
-    return term if term.isascii() and term.isalpha() else " ".join(word.text for word in words_of(term))
+    return term if term.isascii() and term.isalpha() else " ".join(word.text for word in words_apart(term))
 
 
 def _text_of(path: Path) -> str:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 
 from seewhen.errors import InvalidInput
-from seewhen.verdicts.inflections import Word, words_of
+from seewhen.verdicts.inflections import Word, words_apart, words_of
 from seewhen.verdicts.lexicon import Lexicon
 from seewhen.verdicts.sentences import sentence_ends
 
-_JOINING = frozenset([",", "and", "or"])
+_JOINING = frozenset([",", "/", "and", "or"])
 _DENYING = frozenset(["no", "without"])  # "no people", "without a hat": said to be absent
 Term = tuple[str, int, int]  # a term, its first word, the word after its last
 
@@ -45,7 +45,8 @@ def check_text(text: str, lexicon: Lexicon) -> None:
 def read_mentions(text: str, lexicon: Lexicon) -> tuple[Mention, ...]:
     """The objects that `text` names, in order, repetitions kept."""
     ends = sentence_ends(text)
-    numbered = groupby(words_of(text), lambda word: bisect_right(ends, word.start))
+    words = words_of(text) if lexicon.as_chair else words_apart(text, ends)
+    numbered = groupby(words, lambda word: bisect_right(ends, word.start))
     found = [each for number, words in numbered for each in _in_sentence(list(words), number, text, lexicon)]
     if any(term == "toilet" for term, _ in found):  # the seat of a toilet is not a chair
         found = [(term, mention) for term, mention in found if term != "seat"]
