@@ -160,8 +160,8 @@ class SideBranch(Intervention):
         """The side logits, (rows, vocabulary)."""
         last = backbone.layers[-1]
         side = inputs["side"].to(inputs["last"].device)
-        if self.layer == backbone.num_layers - 1:
-            return self._projected(backbone, side, inputs["final"])  # in the code a layer takes one part or the other
+        if self.layer == backbone.num_layers - 1:  # in the code a layer takes one part or the other
+            return self._projected(backbone, side, inputs["final"])
         if self.mix == "instructblip":
             mixed = side + _RESIDUAL * inputs["last"]
         else:
