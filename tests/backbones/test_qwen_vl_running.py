@@ -23,6 +23,7 @@ from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, StaticCache
 from transformers.masking_utils import sdpa_mask
 
+import seewhen
 from seewhen.backbones.qwen_vl import QwenVLConfig
 from seewhen.errors import InvalidInput, UnsupportedModel
 
@@ -208,3 +209,24 @@ def test_errors_name_the_way_out() -> None:
         QwenVLConfig(hidden_size=32, num_attention_heads=2)
     with pytest.raises(UnsupportedModel, match="Partial rotary"):
         tiny_config(rotary_pct=0.5)
+
+
+@pytest.mark.parametrize("name", ["cai:reference", "pai", "m3id:paper:pope", "vcd", "sid", "only", "memvr"])
+def test_methods_find_the_image_under_path_bytes(name: str) -> None:
+    """The original tokenizer writes the image's path into the slots: to every method they are the image."""
+    special = {
+        "cai:reference": {"start_layer": 0, "threshold": -1.0, "contrast": 3.0},
+        "sid": {"keep": 1, "layer": 1},
+    }
+    special["memvr"] = {"after": 0, "before": 2, "threshold": 0.0}
+    method, model = seewhen.method(name, **special.get(name, {})), tiny_model()
+    pads = torch.cat([image_ids(), tokens(1, 5)], dim=1)
+    path = pads.clone()
+    path[0, 1:3] = torch.tensor([7, 9])
+    given = {"pixel_values": pixels(1), "attention_mask": torch.ones_like(pads)}
+    expected, found = (
+        seewhen.replay(model, {"input_ids": ids, **given}, [3, 4, 5], method) for ids in (pads, path)
+    )
+    assert found.trace.image_tokens == (4,)
+    assert torch.equal(found.scores, expected.scores)
+    assert torch.equal(found.gates, expected.gates)

@@ -87,9 +87,11 @@ class Backbone:
 
     def image_mask(self, input_ids: Tensor) -> Tensor:
         """Which positions of `input_ids` hold image (or video) features, as booleans of the same shape."""
-        mask = torch.zeros_like(input_ids, dtype=torch.bool)
+        # A model that takes features by place knows them best: Qwen-VL's slots may hold the bytes of a path.
+        slots = getattr(self.model, "image_slots", None)
+        mask = torch.zeros_like(input_ids, dtype=torch.bool) if slots is None else slots(input_ids)
         for token in self.image_token_ids:
-            mask |= input_ids == token
+            mask = mask | (input_ids == token)
         return mask
 
     def read(self, embeds: Tensor, mask: Any, positions: Tensor, cache: Any = None, **more: Any) -> Tensor:

@@ -20,6 +20,9 @@ maximum over heads, the last layer only and the image bonus are in the code, not
   candidate with a penalty above about 1000 loses against every unlikely token of the vocabulary);
 - a forbidden choice lies below all others (in the code it ties with the least likely token);
 - going back forgets what was forbidden at later positions, whose prefix is a different one now.
+
+Finished beams are compared as the installed transformers does, by the length of the answer; the code's own version
+counts the prompt's tokens too, so with `length_penalty` other than 0 another finished beam may win there.
 """
 
 from __future__ import annotations

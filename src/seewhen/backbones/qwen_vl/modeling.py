@@ -288,6 +288,10 @@ class QwenVLForConditionalGeneration(QwenVLPreTrainedModel, GenerationMixin):
     def get_image_features(self, pixel_values: torch.Tensor, **kwargs: Any) -> BaseModelOutputWithPooling:
         return self.model.get_image_features(pixel_values, **kwargs)
 
+    def image_slots(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Where image features go."""
+        return self.model.image_slots(input_ids)
+
     @tuple_on_request
     def forward(
         self,
