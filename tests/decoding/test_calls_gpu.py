@@ -1,10 +1,11 @@
-"""Calls on a GPU do not meet: threads and nested calls in captured steps; judges take back there too.
+"""Calls on a GPU do not meet: threads, nested, abandoned and broken calls; judges take back there too.
 
 Also runs without pytest: `python tests/decoding/test_calls_gpu.py`.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -15,15 +16,23 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import seewhen
+import tiny
 from decoding.test_gpu import on_gpu, pytestmark, run_checks  # noqa: F401  (the mark holds for this file too)
+from methods.calibrating import fitted_ict, fitted_vti
 from seewhen.errors import UnsupportedMode
 from wordy import WordyTokenizer
 
 METHODS = {
     "regular": seewhen.method("regular"),
+    "min-p": seewhen.method("min-p"),
     "cai": seewhen.method("cai", start_layer=0, threshold=-1.0),
     "cai with contrast": seewhen.method("cai", start_layer=0, threshold=-1.0, contrast=3.0),
+    "pai": seewhen.method("pai"),
     "vcd": seewhen.method("vcd"),
+    "icd": seewhen.method("icd", sentence_ids=(tiny.FIRST_WORD + 3, tiny.FIRST_WORD + 9)),
+    "agla": seewhen.method("agla"),
+    "vti": fitted_vti("llava"),
+    "ict": fitted_ict("llava"),
     "memvr": seewhen.method("memvr", threshold=0.0, ratio=0.5),
     "m3id": seewhen.method("m3id"),
     "sid": seewhen.method("sid"),
@@ -82,6 +91,80 @@ def test_a_call_inside_a_streamer():
             streamer = Asking(lambda m=model, p=prompts: m.generate(**p[1], **OPTIONS))
             assert torch.equal(model.generate(**prompts[0], **OPTIONS, streamer=streamer), outer), name
         assert all(torch.equal(answer, inner) for answer in streamer.answers), name
+
+
+class Streamer:
+    """Does something at the third piece."""
+
+    def __init__(self, do):
+        self.do, self.seen = do, 0
+
+    def put(self, value):
+        self.seen += 1
+        if self.seen == 3:
+            self.do()
+
+    def end(self):
+        pass
+
+
+def test_an_exception_in_a_streamer_leaves_nothing_behind():
+    def fail():
+        raise KeyError("the streamer's own error")
+
+    for name, method in METHODS.items():
+        for fast in ("off", "graph"):
+            model, prompts = asked("llava")
+            with seewhen.attach(model, method, fast=fast):
+                before = model.generate(**prompts[0], **OPTIONS)
+                raised = False
+                try:
+                    model.generate(**prompts[1], **OPTIONS, streamer=Streamer(fail))
+                except KeyError:
+                    raised = True
+                assert raised and torch.equal(model.generate(**prompts[0], **OPTIONS), before), (name, fast)
+
+
+def test_an_abandoned_answer_does_not_disturb_the_next():
+    for name, method in METHODS.items():
+        for fast in ("off", "graph"):
+            model, prompts = asked("llava")
+            with seewhen.attach(model, method, fast=fast):
+                serial = [model.generate(**prompt, **OPTIONS) for prompt in prompts[:2]]
+                started, released = threading.Event(), threading.Event()
+
+                def hold(started=started, released=released):
+                    started.set()
+                    assert released.wait(60)
+
+                thread = threading.Thread(
+                    target=lambda m=model, p=prompts, h=hold: m.generate(**p[0], **OPTIONS, streamer=Streamer(h))
+                )
+                thread.start()
+                assert started.wait(60)
+                assert torch.equal(model.generate(**prompts[1], **OPTIONS), serial[1]), (name, fast)
+                released.set()
+                thread.join(60)
+                assert torch.equal(model.generate(**prompts[0], **OPTIONS), serial[0]), (name, fast)
+
+
+def test_a_forked_process_is_told_that_a_gpu_does_not_survive_a_fork():
+    model, prompts = asked("llava")
+    with seewhen.attach(model, METHODS["cai"], fast="graph"):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                model.generate(**prompts[0], **OPTIONS)
+                os.write(writing, b"nothing")
+            except UnsupportedMode as error:
+                os.write(writing, str(error).encode())
+            finally:
+                os._exit(0)
+        os.close(writing)
+        os.waitpid(child, 0)
+        with os.fdopen(reading) as said:
+            assert "forked" in said.read()
 
 
 def test_leaving_while_a_thread_generates_is_an_error():
