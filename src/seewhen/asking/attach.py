@@ -185,7 +185,7 @@ class Attachment:
         resolved = resolve("off" if fast == "auto" and level != "summary" else fast, backbone, method)
         session = Session(backbone, method, observers, level, base, fast=resolved is not None and resolved.kernels)
         loop = None if resolved is None else FastLoop(session)
-        return cls(model, session, Handle(session), resolved, loop)
+        return cls(backbone.model, session, Handle(session), resolved, loop)
 
     @contextmanager
     def placed(self) -> Iterator[Handle]:
