@@ -279,6 +279,7 @@ def test_a_crop_is_where_the_processor_cuts() -> None:
 
 BAD = {
     "missing file": (["describe", "nowhere.png"], "There is no file nowhere.png"),
+    "an address": (["describe", "https://example.com/cat.jpg"], "Nothing is fetched: save the picture"),
     "folder": (["describe", "."], "is a directory"),
     "not an image": (["describe", "text.png"], "is not an image"),
     "huge": (["describe", "huge.png"], "Make it smaller"),

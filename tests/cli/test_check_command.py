@@ -34,6 +34,9 @@ def test_one_text(run: Run, checkpoint: Path, scene: Path) -> None:
     assert said.code == 0
     for name in ("dog", "cat", "car", "apple"):
         assert f" {name} " in said.out
+    for each in expected.mentions:  # which of the two numbers is which
+        told = f"{each.object}  {each.probability:.0%} likely there; asked, log-odds {each.odds:+.2f}\n"
+        assert told in said.out
     assert run("check", scene, "Nothing.", "--model", checkpoint).out == "The text names no object.\n"
 
 

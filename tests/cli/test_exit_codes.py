@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import multiprocessing
 import os
 import resource
@@ -95,3 +97,18 @@ def test_a_full_disk_is_told_in_a_line(command: str, told: str, tmp_path: Path) 
     lines = said.read_text(encoding="utf-8").splitlines()
     assert f"error: {told}" in lines[-1] and "Traceback" not in "".join(lines)
     assert [path.name for path in tmp_path.rglob(".trace*")] == []
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_letter_that_the_terminal_has_not_is_no_crash(
+    monkeypatch: pytest.MonkeyPatch, checkpoint: Path, scene: Path, encoding: str
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding))
+    text = "A dog \u2713 beside a caf\u00e9."
+    monkeypatch.setattr(sys, "argv", ["seewhen", "check", str(scene), text, "--model", str(checkpoint), "--json"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    sys.stdout.flush()
+    printed = written.getvalue().decode("utf-8" if encoding == "ascii" else encoding)  # click takes no ascii
+    assert not end.value.code and json.loads(printed)["text"] == text

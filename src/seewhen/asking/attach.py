@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import math
 import os
 import warnings
@@ -15,12 +16,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import GenerationMixin
 
 from seewhen.asking.handle import Handle
 from seewhen.asking.recalled import recalled
 from seewhen.backbones.backbone import Backbone
 from seewhen.backbones.grids import image_grids
-from seewhen.decoding.calls import Call, left_early
+from seewhen.decoding.calls import Call, left_early, option
 from seewhen.decoding.fast import Fast, FastDecoding, may_replace_loop, quickened, resolve
 from seewhen.decoding.fast.loop import FastLoop
 from seewhen.decoding.judging import JudgedLoop
@@ -183,7 +185,7 @@ class Attachment:
         resolved = resolve("off" if fast == "auto" and level != "summary" else fast, backbone, method)
         session = Session(backbone, method, observers, level, base, fast=resolved is not None and resolved.kernels)
         loop = None if resolved is None else FastLoop(session)
-        return cls(model, session, Handle(session), resolved, loop)
+        return cls(backbone.model, session, Handle(session), resolved, loop)
 
     @contextmanager
     def placed(self) -> Iterator[Handle]:
@@ -232,18 +234,18 @@ def _watch_generate(model: Any, session: Session, handle: Handle, fast: FastLoop
 
     @functools.wraps(stock)
     def generate(*args: Any, **kwargs: Any) -> Any:
+        kwargs = _by_name(model, args, kwargs)
         _check_mode(session.method, model, kwargs)
         _check_process(session)
         for name, value in session.method.generation_defaults().items():
-            kwargs.setdefault(name, value)
+            if getattr(kwargs.get("generation_config"), name, None) is None:
+                kwargs.setdefault(name, value)
         own = {name: kwargs.pop(name) for name in session.method.options if name in kwargs}
         inputs = dict(kwargs)
-        if args and isinstance(args[0], Tensor):
-            inputs.setdefault("input_ids", args[0])
-        elif "inputs" in kwargs:
+        if "inputs" in kwargs:
             inputs.setdefault("input_ids", kwargs["inputs"])
         loop = session.parts.loop
-        beams = loop is None and _option(model, kwargs, "num_beams", 1) > 1
+        beams = loop is None and option(model, kwargs, "num_beams", 1) > 1
         if beams:
             kwargs["return_dict_in_generate"] = True  # for the beam indices, which the trace needs
         judged = session.parts.judge is not None
@@ -256,7 +258,7 @@ def _watch_generate(model: Any, session: Session, handle: Handle, fast: FastLoop
             kwargs["custom_generate"] = JudgedLoop(session, kwargs.pop("streamer", None))
         with session.calls.running(Call(inputs, session.placement, own)) as call:
             try:
-                output = stock(*args, **kwargs) if loop is None else loop(session, stock, *args, **kwargs)
+                output = stock(**kwargs) if loop is None else loop(session, stock, **kwargs)
             except Exception as error:
                 if session.placement is not call.placement and not isinstance(error, SeewhenError):
                     raise left_early(session.method.name) from error
@@ -268,7 +270,7 @@ def _watch_generate(model: Any, session: Session, handle: Handle, fast: FastLoop
                 _warn_if_silent(session, call.sequence)
             else:
                 handle._finished(None)
-        wanted = _option(model, inputs, "return_dict_in_generate", False)
+        wanted = option(model, inputs, "return_dict_in_generate", False)
         return output.sequences if beams and not wanted else output
 
     return generate
@@ -294,7 +296,7 @@ def _keep_trace(handle: Handle, call: Call, output: Any) -> None:
         return
     sequence.complete(call.steps)
     facts = (sequence, session.method.to_json(), tokens, _eos_ids(model, inputs), session.entropy_base, indices)
-    padding = _option(model, inputs, "pad_token_id", None)
+    padding = option(model, inputs, "pad_token_id", None)
     returned = ids.shape[0]
     complete = functools.partial(recalled, backbone=session.backbone, inputs=inputs)
 
@@ -308,31 +310,35 @@ def _keep_trace(handle: Handle, call: Call, output: Any) -> None:
     handle._finished(make)
 
 
-def _option(model: Any, kwargs: dict[str, Any], name: str, default: Any) -> Any:
-    """An option of `generate`, from its arguments or the generation config."""
-    config = kwargs.get("generation_config") or model.generation_config
-    value = kwargs[name] if name in kwargs else getattr(config, name, None)
-    return default if value is None else value
+def _by_name(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `generate` by their names: what is read here may come by its place, as the first two do."""
+    if not args:
+        return kwargs
+    signature = inspect.signature(type(model).generate)
+    if any(each.kind is each.VAR_POSITIONAL for each in signature.parameters.values()):
+        signature = inspect.signature(GenerationMixin.generate)
+    signature.bind_partial(model, *args, **kwargs)  # raises what the call would
+    return dict(zip([*signature.parameters][1:], args, strict=False)) | kwargs
 
 
 def _check_mode(method: Method, model: Any, kwargs: dict[str, Any]) -> None:
-    def option(name: str) -> Any:
-        return _option(model, kwargs, name, None)
+    def given(name: str) -> Any:
+        return option(model, kwargs, name, None)
 
     def refuse(condition: Any, what: str, hint: str) -> None:
         if condition:
             raise UnsupportedMode(f"{method.name} cannot run with {what}.", hint)
 
-    refuse(option("assistant_model"), "assisted decoding", "Leave assistant_model unset.")
-    refuse(option("prompt_lookup_num_tokens"), "prompt lookup decoding", "Leave prompt_lookup_num_tokens unset.")
-    refuse(option("prefill_chunk_size"), "chunked prefill", "Leave prefill_chunk_size unset.")
-    refuse(option("use_cache") is False, "use_cache=False", "Leave the cache on.")
-    refuse(option("cache_implementation") == "paged", "a paged cache", "Use a dynamic or static cache.")
-    beams = (option("num_beams") or 1) > 1
+    refuse(given("assistant_model"), "assisted decoding", "Leave assistant_model unset.")
+    refuse(given("prompt_lookup_num_tokens"), "prompt lookup decoding", "Leave prompt_lookup_num_tokens unset.")
+    refuse(given("prefill_chunk_size"), "chunked prefill", "Leave prefill_chunk_size unset.")
+    refuse(given("use_cache") is False, "use_cache=False", "Leave the cache on.")
+    refuse(given("cache_implementation") == "paged", "a paged cache", "Use a dynamic or static cache.")
+    beams = (given("num_beams") or 1) > 1
     refuse(beams and not method.beams, "beam search", "Use num_beams=1.")
     refuse(not beams and method.beams_only, "num_beams=1", "It is a beam search: set num_beams=5, say.")
     refuse(
-        method.samples_only and not option("do_sample"),
+        method.samples_only and not given("do_sample"),
         "do_sample=False",
         "It rejects samples: set do_sample=True.",
     )
@@ -341,11 +347,11 @@ def _check_mode(method: Method, model: Any, kwargs: dict[str, Any]) -> None:
 def _check_judged(method: Method, model: Any, kwargs: dict[str, Any]) -> None:
     """Taking tokens back needs a loop of our own, and rows that are answers."""
     for name in ("custom_generate", "num_return_sequences"):
-        if _option(model, kwargs, name, 1) not in (1, None):
+        if option(model, kwargs, name, 1) not in (1, None):
             raise UnsupportedMode(
                 f"{method.name} cannot run with {name}.", "Leave it out; give a prompt per answer."
             )
-    if _option(model, kwargs, "num_beams", 1) > 1:
+    if option(model, kwargs, "num_beams", 1) > 1:
         raise UnsupportedMode(f"{method.name} cannot run with beam search.", "Use num_beams=1.")
 
 
@@ -359,7 +365,7 @@ def _new_tokens(ids: Tensor, prompt: Tensor | None) -> Tensor:
 
 
 def _eos_ids(model: Any, kwargs: dict[str, Any]) -> frozenset[int]:
-    eos = _option(model, kwargs, "eos_token_id", ())
+    eos = option(model, kwargs, "eos_token_id", ())
     return frozenset([eos] if isinstance(eos, int) else (int(token) for token in eos))
 
 

@@ -49,6 +49,7 @@ class Backbone:
     @classmethod
     def of(cls, model: Any, **overrides: Any) -> Backbone:
         """Read the facts of `model`. `overrides` replace any field the model does not answer correctly."""
+        model = _unwrapped(model)
         family = exceptions_of(model)
         known = {**family(model), **overrides}
         _check_kind(model, known.get("driver"))
@@ -126,6 +127,12 @@ def through(module: nn.Module, states: Tensor) -> Tensor:
     """The module's output for tensors that may lie elsewhere. Offloaded weights are brought by its own hooks."""
     device = next(module.parameters()).device
     return module(states if device.type == "meta" else states.to(device))
+
+
+def _unwrapped(model: Any) -> Any:
+    """The model itself, where peft has put its own around it: `generate` of that only calls the model's."""
+    inner = getattr(model, "get_base_model", None)
+    return inner() if callable(inner) else model
 
 
 def _unsupported(model: nn.Module, why: str, field: str) -> UnsupportedModel:

@@ -27,6 +27,7 @@ _HEIF = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _COST = {"WEBP": 16}
 _OTHER_COST = 12
 _MARKER = re.compile(rb"\xff([^\x00\xd0-\xd7\xff])", re.DOTALL)  # of JPEG; restarts are part of a scan
+_ADDRESS = re.compile(r"[a-z][a-z\d+.-]+:/", re.IGNORECASE)  # as a path is written: of two slashes one is left
 _MAX_SEGMENTS = 10_000
 _SHOWN_SIDE = 1024
 _EXACT_PIXELS = 512 * 512  # up to this size a picture is kept as it is; larger ones become JPEG
@@ -105,7 +106,9 @@ def picture_file(image: Source, side: int = _SHOWN_SIDE, exact_pixels: int = _EX
 
 def _content(path: Path, limits: PictureLimits) -> bytes:
     if not path.exists():
-        raise UnreadablePicture(f"There is no file {path}.", "Check the path.")
+        address = _ADDRESS.match(str(path))
+        hint = "Nothing is fetched: save the picture, and give its file." if address else "Check the path."
+        raise UnreadablePicture(f"There is no file {path}.", hint)
     if not path.is_file():
         kind = "a directory" if path.is_dir() else "no regular file"
         raise UnreadablePicture(f"{path} is {kind}.", "Give one image file.")

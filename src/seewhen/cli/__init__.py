@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import sys
 from typing import Annotated
@@ -88,6 +89,8 @@ def main() -> None:
     # Threads that wait sleep. Spinning, torch's default, they take the time of whatever else runs on the machine,
     # themselves included: they took half of the processor time of a description. Read when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # answers and marks may hold letters that its encoding has not
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except SeewhenError as error:

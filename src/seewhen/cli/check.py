@@ -200,8 +200,10 @@ def _print(checked: Checked) -> None:
     if not once:
         console.print("The text names no object.")
     for each in sorted(once.values(), key=lambda each: 2.0 if each.probability is None else each.probability):
-        known = "" if each.odds is None else f"  {each.probability:.0%}, log-odds {each.odds:+.2f}"
-        console.print(f"{each.verdict:<9}  {each.object}{known}", markup=False)
+        line = f"{each.verdict:<9}  {each.object}"
+        if each.odds is not None:
+            line += f"  {each.probability:.0%} likely there; asked, log-odds {each.odds:+.2f}"
+        console.print(line, markup=False)
     for note in checked.notes:
         sys.stderr.write(f"note: {note}\n")
 

@@ -55,12 +55,15 @@ def doctor(
 
 
 def _print(title: str, facts: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from seewhen.cli.tables import table_console
+
     table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")  # a path is of use only whole
     for name, value in facts.items():
         shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
         table.add_row(name.replace("_", " "), Text(shown))  # as it is: 'seewhen[serve]' is no markup
-    Console().print(table)
+    table_console().print(table)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -114,3 +114,12 @@ def left_early(method: str) -> UnsupportedMode:
         f"The context of {method} was left while this call was still generating.",
         "Wait for all threads before leaving `with seewhen.attach(...)`.",
     )
+
+
+def option(model: Any, arguments: Mapping[str, Any], name: str, default: Any) -> Any:
+    """An option of a `generate` call: its argument, else of the configuration given, else of the model's own."""
+    given = arguments.get("generation_config")
+    values = [getattr(config, name, None) for config in (given, model.generation_config)]
+    if name in arguments:
+        values = [arguments[name]]
+    return next((value for value in values if value is not None), default)

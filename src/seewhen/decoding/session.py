@@ -277,6 +277,14 @@ class Session:
             return output
         first = sequence.widened if logits.shape[1] == sequence.prompt_length else 0
         output["logits"] = torch.cat([logits[:rows, first:-1].to(scores.dtype), scores[:, None]], dim=1)
+        # Whoever asks for these asks for those of the answers: no rows of branches, no columns made for them.
+        read = slice(0 if step.prefill is None else sequence.widened, None)
+        if (states := output.get("hidden_states")) is not None:
+            output["hidden_states"] = tuple(each[:rows, read] for each in states)
+        if (maps := output.get("attentions")) is not None:
+            # Of a sliding window only the newest columns are left, so it is counted from the end.
+            own = max((each.shape[-1] for each in maps if each is not None), default=0) - sequence.widened
+            output["attentions"] = tuple(None if each is None else each[:rows, :, read, -own:] for each in maps)
         return output
 
 

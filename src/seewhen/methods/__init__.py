@@ -35,7 +35,7 @@ def method(name: str | Method, preset: str | None = None, **parameters: Any) -> 
     """
     if isinstance(name, str):
         return parse(name, preset, parameters)
-    if not hasattr(name, "parts"):
+    if isinstance(name, type) or not hasattr(name, "parts"):
         raise InvalidMethod(
             f"{name!r} is no method.", "Give a name such as 'cai', or what seewhen.method returns."
         )

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from seewhen.decoding.calls import option
 from seewhen.decoding.sequence import ATTRIBUTE, CachedSequence
 from seewhen.errors import UnsupportedMode
 from seewhen.methods.opera_beams import FAR, BeamChoice, BeamSettings, FinishedBeam, Search, Snapshot
@@ -170,17 +171,15 @@ def generate(
     method: OverTrust, watch: AttentionWatch, session: Session, stock: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """`model.generate` with OPERA's search; everything but the loop itself is transformers' own."""
-    model = session.backbone.model
-    config = kwargs.get("generation_config") or model.generation_config
 
-    def option(name: str, default: Any) -> Any:
-        value = kwargs.pop(name, None)
-        value = getattr(config, name, None) if value is None else value
-        return default if value is None else value
+    def take(name: str, default: Any) -> Any:
+        value = option(session.backbone.model, kwargs, name, default)
+        kwargs.pop(name, None)
+        return value
 
-    beams, returned = option("num_beams", 1), option("num_return_sequences", 1)
-    length_penalty, early_stopping = float(option("length_penalty", 1.0)), option("early_stopping", False)
-    if option("do_sample", False):
+    beams, returned = take("num_beams", 1), take("num_return_sequences", 1)
+    length_penalty, early_stopping = float(take("length_penalty", 1.0)), take("early_stopping", False)
+    if take("do_sample", False):
         raise UnsupportedMode("opera cannot run with do_sample=True.", "It is a beam search: leave it unset.")
     if kwargs.get("streamer") is not None:
         raise UnsupportedMode("opera cannot run with a streamer.", "It takes tokens back: leave it unset.")
