@@ -31,6 +31,8 @@ print(json.dumps(ended))
 
 MISTAKES = {
     "eval pope --method bogus": "no method 'bogus'",
+    "eval pope --method=": "No method is named",
+    "describe a.png --method=": "a place without a method's name",
     "eval pope --method regular,cai+bogus": "no method 'bogus'",
     "eval bogus": "no benchmark 'bogus'",
     "eval pope,bogus": "no benchmark 'bogus'",

@@ -165,6 +165,13 @@ def test_a_prompt_without_an_image_passes_through(llava):
     assert torch.equal(stock.sequences, attached.sequences)
 
 
+def test_embeddings_alone_do_not_tell_where_the_image_is(llava):
+    inputs = tiny.inputs("llava")
+    embeds = llava.get_input_embeddings()(inputs["input_ids"])
+    with seewhen.attach(llava, always()), pytest.warns(UserWarning, match="in inputs_embeds alone"):
+        llava.generate(inputs_embeds=embeds, attention_mask=inputs["attention_mask"], max_new_tokens=2)
+
+
 def test_own_forward_calls_work_too(llava):
     inputs = tiny.inputs("llava")
     method = always(contrast=2.0)

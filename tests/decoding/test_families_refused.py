@@ -61,6 +61,11 @@ def test_models_that_cannot_be_supported(kind: str, reason: str) -> None:
     assert state_of(model) == before
 
 
+def test_a_name_in_place_of_a_model_is_told_how_to_load_it() -> None:
+    with pytest.raises(UnsupportedModel, match=r"seewhen\.load\('someone/model'\)"):
+        seewhen.attach("someone/model", "cai")
+
+
 def test_windows_only_is_not_supported() -> None:
     for family, options in (
         ("mistral3", {"sliding_window": 8}),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -159,6 +160,8 @@ def _check_kind(model: Any, driver: Any) -> None:
 
 
 def _decoder(model: Any) -> Any:
+    if isinstance(model, (str, os.PathLike)):
+        raise UnsupportedModel(f"{model} is a name, not a model.", f"Load it first: seewhen.load({str(model)!r}).")
     if getattr(model, "config", None) is None or not hasattr(model, "get_decoder"):
         raise _unsupported(model, "it is not a transformers model", "decoder")
     decoder = model.get_decoder()

@@ -33,5 +33,5 @@ def ask(
     if not question.strip():
         raise InvalidInput("The question is empty.", "Ask something, or use `seewhen describe`.")
 
-    method = method or model.default("cai", served="confirm")
+    method = model.default("cai", served="confirm") if method is None else method
     answer_one(image, question, method, settings or [], model, decoding, output, trace)

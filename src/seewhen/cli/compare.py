@@ -73,7 +73,7 @@ def compare(
     from seewhen.cli.answer import checked_picture, prepare
     from seewhen.methods.grammar import ALL, check, check_fitted, choose, split_methods
 
-    specs = split_methods(methods or model.default(METHODS, SERVED))
+    specs = split_methods(model.default(METHODS, SERVED) if methods is None else methods)
     check(specs, settings or [])
     check_fitted([spec for spec in specs if spec != ALL], settings or [])
     decoding.check()

@@ -40,5 +40,5 @@ def describe(
     from seewhen.asking.options import DESCRIBE
     from seewhen.cli.answer import answer_one
 
-    method = method or model.default("cai", served="confirm")
+    method = model.default("cai", served="confirm") if method is None else method
     answer_one(image, DESCRIBE, method, settings or [], model, decoding, output, trace)

@@ -63,7 +63,7 @@ def eval_command(
     from seewhen.methods.grammar import check, choose, split_methods
 
     # What is wrong is found before torch is imported, as far as it can be.
-    names = split_methods(method or model.default("cai", served="confirm"))
+    names = split_methods(model.default("cai", served="confirm") if method is None else method)
     check(names, settings or [])
     check_folder(run or out)
     asks = _asks(ask_of(bench, asked, model), greedy)

@@ -95,7 +95,8 @@ def serve(
     fetcher = Fetcher.of(allow_image_host or [], limits)
     key = read_key(api_key_file, os.environ.get(KEY_VARIABLE))
     check_key(host, key)
-    method = method or ("cai" if upstream is None else "confirm")
+    if method is None:
+        method = "cai" if upstream is None else "confirm"
     check([method], settings or [])
     loading.loading()
     if upstream is not None and model:

@@ -111,7 +111,7 @@ def try_command(
     from seewhen.methods.grammar import check, split_methods
     from seewhen.runs.folders import photos_of
 
-    check(split_methods(methods or loading.default(TRIED, TRIED_SERVED)), settings or [])
+    check(split_methods(loading.default(TRIED, TRIED_SERVED) if methods is None else methods), settings or [])
     sampling.check()
     loading.loading()
     check_folder(out)

@@ -214,7 +214,8 @@ class Session:
             image_mask = self.backbone.image_mask(ids.to(embeds.device))
         foreign = bool(self.calls.thread.stack) and not self.calls.awaits_prompt
         if not foreign and not bool(image_mask.any()) and self.method.needs_image:
-            self.warn(f"No image in the prompt: {self.method.name} passes it through unchanged.")
+            why = " that can be seen in inputs_embeds alone, without input_ids" if ids is None else ""
+            self.warn(f"No image in the prompt{why}: {self.method.name} passes it through unchanged.")
         positions = kwargs.get("position_ids")
         if positions is None:
             positions = torch.arange(length, device=embeds.device)[None].expand(rows, -1)

@@ -105,6 +105,17 @@ def test_saved_as_one_file(browser: Browser, page: Path, tmp_path: Path, several
     assert payload_of(again) == found, "a saved page saves itself"
 
 
+def test_evidence_is_offered_where_there_is_some(browser: Browser, page: Path, tmp_path: Path) -> None:
+    """Traces of the library have none: the map that is named is the map that is drawn."""
+    payload = payload_of(page)
+    for answer in payload["answers"]:
+        answer["maps"].pop("similarity", None)
+    browser.open(write_page(tmp_path / "library.html", payload))
+    browser.run("spans(1)[0].click()")
+    assert browser.run("[...at('map-kind').options].map((each) => each.value)[0]") == "weights"
+    assert browser.run("[state.kind, at('map-kind').value]") == ["weights", "weights"]
+
+
 def test_the_file_without_an_answer_does_nothing(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "empty.html"
     path.write_text(page_html(None))

@@ -49,7 +49,6 @@ function restore() {
   state.look = wanted.get("look") || "light";
   if (PAGE.samples) restoreList(wanted); else openPage(PAGE);
   document.title = `${tabTitle()} - seewhen`;
-  at("map-kind").value = state.kind;
   at("map-look").value = state.look;
   if (!wanted.has("token")) return;
   select(Number(wanted.get("answer")), Number(wanted.get("token")));

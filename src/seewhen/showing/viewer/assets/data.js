@@ -41,7 +41,7 @@ function mapOf(answer, token, kind, layer) {
   const maps = answer.maps;
   if (!maps) return { values: null, why: answer.why || "This answer has no maps (beam search, or a loop of its own)." };
   if (kind === "evidence" || kind === "weights") {
-    // Traces of the library have no evidence, only weights.
+    // Beside answers that have evidence there may be one of the library, which has none, only weights.
     const evident = kind === "evidence" && maps.similarity;
     const kept = evident ? maps.similarity : maps.relevance;
     if (!kept || !kept[token] || !kept[token].bytes) return { values: null, why: "This was not recorded: give attach or generate trace=True." };

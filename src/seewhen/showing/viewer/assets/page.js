@@ -284,7 +284,6 @@ function keptLayers() {
 function buildControls() {
   document.addEventListener("keydown", onKey);
   at("unpin").addEventListener("click", () => pin(false));
-  at("map-kind").replaceChildren(...Object.entries(MAPS).map(([value, text]) => element("option", { value }, text)));
   for (const [id, name] of [["map-kind", "kind"], ["map-layer", "layer"], ["map-look", "look"]]) {
     at(id).addEventListener("change", () => { state[name] = at(id).value; show(); });
   }
@@ -297,6 +296,16 @@ function buildControls() {
     pin(true);
   });
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { show(); });
+}
+
+// Traces of the library have no evidence: it is offered where an answer has some.
+function buildKinds() {
+  const kept = DATA.answers.filter((answer) => answer.maps);
+  const evident = !kept.length || kept.some((answer) => answer.maps.similarity);
+  const kinds = Object.entries(MAPS).filter(([kind]) => evident || kind !== "evidence");
+  at("map-kind").replaceChildren(...kinds.map(([value, text]) => element("option", { value }, text)));
+  if (!evident && state.kind === "evidence") state.kind = "weights";
+  at("map-kind").value = state.kind;
 }
 
 function buildLayers() {
@@ -361,6 +370,7 @@ function openPage(payload) {
   buildHeader();
   buildPictures();
   buildLegend();
+  buildKinds();
   buildLayers();
   buildAnswers();
   buildAverages();
