@@ -182,6 +182,7 @@ def test_what_is_wrong_is_named(specs: list[str], given_settings: list[str], sai
     [
         ("vcd", {"alpha": float("nan")}, "alpha=nan is not a number"),
         ("cai", {"strength": float("inf")}, "strength=inf is infinite"),
+        ("cai", {"strength": -(10**400)}, "is infinite"),
         ("cai", {"contrast": "3"}, "contrast='3' is not understood. contrast takes a number"),
         ("cai", {"contrast": None}, "contrast=None is not understood"),
         ("cai", {"start_layer": True}, "start_layer=True is not understood"),

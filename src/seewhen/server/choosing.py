@@ -7,7 +7,6 @@ can bring a GPU down; the operator's default method may have both.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, get_args, get_origin
@@ -93,12 +92,7 @@ def _value(name: str, value: Any, kind: Any) -> Any:
             continue
         if option is int and isinstance(value, int) and abs(value) <= _ceiling(name, True):
             return value
-        if (
-            option is float
-            and isinstance(value, int | float)
-            and math.isfinite(value)
-            and abs(value) <= _ceiling(name, False)
-        ):
+        if option is float and isinstance(value, int | float) and abs(value) <= _ceiling(name, False):
             return float(value)
     wanted = " or ".join(_called(option, name) for option in options)
     raise InvalidMethod(f"{name} has a value that it cannot take.", f"It takes {wanted}.")
