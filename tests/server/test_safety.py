@@ -330,6 +330,15 @@ def test_images_together_have_a_limit(serving: Callable[..., Any]) -> None:
         assert code(post(server, {**SMALL, "messages": question("w5", 1, 2, 3)}), 400) == "image_too_large"
 
 
+def test_a_defect_of_ours_is_told_like_any_error(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def defect(*_: Any) -> None:
+        raise RuntimeError("what only the log should have")
+
+    monkeypatch.setattr("seewhen.server.app.Completion", defect)
+    reply = post(server, SMALL)
+    assert code(reply, 500) == "internal_error" and "only the log" not in reply.text
+
+
 def test_healthy_after_all_that(server: Running) -> None:
     assert get(server, "/readyz").json() == {"status": "ready"}
     assert post(server, SMALL).status_code == 200
