@@ -125,6 +125,26 @@ def test_a_trace_may_lack_what_another_part_of_it_promises(tmp_path: Path, lost:
         subject.read(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("file", "known", "other"),
+    [
+        ("result.json", '"level": ', '"level": NaN, "was": '),
+        ("manifest.json", '"seewhen": "0"', '"seewhen": 1e999'),
+        ("manifest.json", '"method": "regular"', '"method": -1e308'),
+        ("manifest.json", '"parameters": {}', '"others": {}'),
+    ],
+)
+def test_a_run_that_no_report_can_tell_is_refused(tmp_path: Path, file: str, known: str, other: str) -> None:
+    subject = next(each for each in SUBJECTS if each.name == "runs")
+    subject.write(tmp_path / "runs")
+    path = tmp_path / "runs" / "regular" / file
+    text = path.read_text()
+    assert known in text
+    path.write_text(text.replace(known, other))
+    with pytest.raises(InvalidInput, match=file):
+        subject.read(tmp_path / "runs")
+
+
 def test_an_interval_beside_its_value_is_drawn(tmp_path: Path) -> None:
     subject = next(each for each in SUBJECTS if each.name == "others")
     subject.write(tmp_path)

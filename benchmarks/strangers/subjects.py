@@ -19,6 +19,9 @@ from seewhen.benchmarks.chair import Chair
 from seewhen.benchmarks.pope import Pope
 from seewhen.decoding.trace import Trace
 from seewhen.methods.calibration import Directions
+from seewhen.verdicts.lexicon import read_lexicon
+from seewhen.verdicts.reader import read_mentions
+from seewhen.verdicts.verdict import Logistic, Signals, Verdict
 
 
 @dataclass(frozen=True)
@@ -280,6 +283,8 @@ def write_others(folder: Path) -> None:
     grid = {"start_layer": [0.5, 0.7], "threshold": [0.1, 0.2]}
     sweep = {"format": 1, "method": "cai", "metric": "accuracy", "tuned_on": "val", "grid": grid, "points": points}
     _json(folder / "sweep.json", sweep | {"best": points[0]["values"]})
+    Verdict(written=Logistic(0.1, {"odds": 1.0, "entropy": -0.5}, {"dog": 0.2})).save(folder / "verdict.json")
+    (folder / "lexicon.txt").write_text("dog, puppy  # a comment\ntraffic light\nchaise longue\n", "utf-8")
     _json(folder / "sources.json", {"pope": [{"what": "questions", "revision": "1", "origin": "x", "files": []}]})
 
 
@@ -291,6 +296,9 @@ def read_others(folder: Path) -> None:
     demonstrations(folder, folder / "told.jsonl", 3)
     questions(folder, folder / "asked.jsonl", 3)
     read_record(folder)
+    known = Verdict.load(folder / "verdict.json").probability(Signals(1.0, entropy=0.5), "dog")
+    assert 0 <= known <= 1
+    read_mentions("A puppy by the traffic light.", read_lexicon(folder / "lexicon.txt"))
     ablation_gate(read_sweep(folder))
 
 

@@ -16,7 +16,7 @@ from seewhen.decoding.method import Combined, Method, Part, make, parameter_kind
 from seewhen.decoding.parameter_values import types_of
 from seewhen.errors import InvalidMethod
 from seewhen.methods import method, method_class, method_from_json, method_names
-from seewhen.methods.grammar import choose, label, split_methods
+from seewhen.methods.grammar import choose, label, label_of, split_methods
 
 
 def _values(kind: Any) -> st.SearchStrategy[Any]:
@@ -182,6 +182,7 @@ def test_what_is_wrong_is_named(specs: list[str], given_settings: list[str], sai
     [
         ("vcd", {"alpha": float("nan")}, "alpha=nan is not a number"),
         ("cai", {"strength": float("inf")}, "strength=inf is infinite"),
+        ("cai", {"strength": -(10**400)}, "is infinite"),
         ("cai", {"contrast": "3"}, "contrast='3' is not understood. contrast takes a number"),
         ("cai", {"contrast": None}, "contrast=None is not understood"),
         ("cai", {"start_layer": True}, "start_layer=True is not understood"),
@@ -200,6 +201,33 @@ def test_a_value_of_another_kind_is_refused_in_python_too(
     assert said in str(refused.value)
     with pytest.raises(InvalidMethod):
         method(name).replace(**parameters)
+
+
+@pytest.mark.parametrize("name", ["cls", "preset", "self", "parameters"])
+def test_no_name_means_something_to_the_functions_that_take_parameters(name: str) -> None:
+    for made in (lambda: method(f"cai:{name}=1"), lambda: method("cai").replace(**{name: 1})):
+        with pytest.raises(InvalidMethod, match=f"cai has no parameter '{name}'"):
+            made()
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        {},
+        {"method": "cai"},
+        {"method": 5, "parameters": {}},
+        {"method": "cai", "parameters": [1]},
+        {"method": "cai", "parameters": {"cls": 1}},
+        {"method": "combined", "parameters": {}},
+        {"method": "combined", "parameters": {"methods": [5]}},
+        {"method": "part", "parameters": {"part": "attention", "of": None}},
+        {"method": "part", "parameters": {"part": "half", "of": {"method": "pai", "parameters": {}}}},
+    ],
+)
+def test_what_describes_no_method_is_refused_and_has_some_label(description: dict[str, Any]) -> None:
+    with pytest.raises(InvalidMethod):
+        method_from_json(description)
+    assert label_of(description)
 
 
 def test_values_of_other_libraries_become_plain_ones() -> None:

@@ -89,6 +89,25 @@ def test_several_images_and_turns(server: Running) -> None:
     assert longer.usage.prompt_tokens > one.usage.prompt_tokens
 
 
+def test_an_answer_goes_back_as_it_came(server: Running) -> None:
+    """The client's own message, the dictionary it makes of it, and what its helpers for streams add to that."""
+    message = ask(server).choices[0].message
+    told = message.model_dump()
+    assert told.keys() > {"role", "content", "refusal", "tool_calls"}
+    plain, *others = (
+        server.client().chat.completions.create(
+            **GREEDY, messages=[*question("w5", 1), one, {"role": "user", "content": "w7"}]
+        )
+        for one in (
+            {"role": "assistant", "content": message.content},
+            message,
+            told,
+            {**told, "parsed": None, "tool_calls": []},
+        )
+    )
+    assert all(other.choices == plain.choices for other in others)
+
+
 def test_text_alone_passes_through_with_a_note(server: Running) -> None:
     answer = server.client().chat.completions.create(**GREEDY, messages=[{"role": "user", "content": "w5 w6"}])
     assert answer.choices[0].message.content

@@ -172,6 +172,10 @@ def test_paths_headers_and_bodies_pass_byte_for_byte(stranger: Stranger) -> None
         many = json.dumps({"messages": [0] * 100_000}).encode()
         reply = httpx2.post(f"{proxy.url}/v1/chat/completions", content=many, headers=headers, timeout=60)
         assert reply.content == many
+        for number in ("NaN", "1e999"):  # no request of our own could carry it
+            none = json.dumps(about_an_image(temperature=1.25)).replace("1.25", number).encode()
+            reply = httpx2.post(f"{proxy.url}/v1/chat/completions", content=none, headers=headers, timeout=60)
+            assert reply.content == none
         broken = httpx2.post(f"{proxy.url}/v1/chat/completions", content=b"{", headers=headers, timeout=60)
         assert broken.content == b"{"  # the other server says what is wrong with it
 

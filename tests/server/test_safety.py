@@ -102,6 +102,10 @@ def with_image(url: str) -> dict[str, Any]:
         ({"seewhen": {"method": "cai", "preset": "none-such"}}, "invalid_method"),
         ({"seewhen": {"parameters": {"nonsense": 1}}}, "invalid_method"),
         ({"seewhen": {"parameters": {"threshold": "high"}}}, "invalid_method"),
+        ({"seewhen": {"parameters": {"self": 1}}}, "invalid_method"),
+        ({"seewhen": {"method": "cai", "parameters": {"preset": 1}}}, "invalid_method"),
+        ({"seewhen": {"method": "cai", "parameters": {"name": 1}}}, "invalid_method"),
+        ({"seewhen": {"method": "cai:preset=paper"}}, "invalid_method"),
         ({"seewhen": {"parameters": {"strength": True}}}, "invalid_method"),
         ({"seewhen": {"parameters": {"source_layer": 10**9}}}, "invalid_method"),
         ({"seewhen": {"parameters": {"source_layer": -1000}}}, "invalid_method"),
@@ -328,6 +332,15 @@ def test_images_together_have_a_limit(serving: Callable[..., Any]) -> None:
     with serving(limits=Limits(request_pixels=600)) as server:
         assert post(server, {**SMALL, "messages": question("w5", 1, 2)}).status_code == 200  # 2 x 256
         assert code(post(server, {**SMALL, "messages": question("w5", 1, 2, 3)}), 400) == "image_too_large"
+
+
+def test_a_defect_of_ours_is_told_like_any_error(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def defect(*_: Any) -> None:
+        raise RuntimeError("what only the log should have")
+
+    monkeypatch.setattr("seewhen.server.app.Completion", defect)
+    reply = post(server, SMALL)
+    assert code(reply, 500) == "internal_error" and "only the log" not in reply.text
 
 
 def test_healthy_after_all_that(server: Running) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import itertools
 import json
 import logging
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -215,6 +217,29 @@ def test_honest_clients_among_strangers(serving: Callable[..., Any]) -> None:
         until(lambda: not server.server.server_state.tasks)
     for honest in rounds:
         assert set(honest.statuses) == {"200"} and honest.statuses["200"] >= 6, honest.statuses
+
+
+def test_chunks_of_a_byte_hold_nobody_up(server: Running) -> None:
+    """A chunk costs a hundred times what its byte does: others get their turn in between."""
+    chunks = b"1\r\n \r\n" * 120_000 + b"0\r\n\r\n"
+    ended, turns = threading.Event(), []
+
+    async def taking_turns() -> None:
+        while not ended.is_set():
+            turns.append(time.thread_time())  # a busy machine is not the sender's fault
+            await asyncio.sleep(0)
+
+    headers = ("Content-Type: application/json", "Transfer-Encoding: chunked", "Connection: close")
+    with connected(server.port, CHAT, *headers) as stranger:
+        watched = asyncio.run_coroutine_threadsafe(taking_turns(), server.server.servers[0].get_loop())
+        try:
+            stranger.sendall(chunks)
+            assert everything(stranger).startswith(b"HTTP/1.1 400 ")
+        finally:
+            ended.set()
+        watched.result(60)
+    longest = max(after - before for before, after in itertools.pairwise(turns))
+    assert longest < 0.1 * (turns[-1] - turns[0])
 
 
 def test_places_follow_the_limit_on_open_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,7 @@ def test_a_word_twice_stands_for_its_first_object(tmp_path: Path) -> None:
         ("dog\na\x00b\n", "line 2"),
         ("dog\n12\n", "no letters"),
         ("one two three four five six seven eight nine\n", "more than 8 words"),
+        ("dog\n" + "a-" * 300, "line 2.*more than 500 letters"),
         ("dog\n" * 200_001, "more than 200000 words"),
     ],
 )

@@ -110,7 +110,7 @@ class Method:
         """What it does, in a few words."""
         return self.summary or self.name
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, /, **changes: Any) -> Self:
         """A copy with some parameters changed."""
         return dataclasses.replace(self, **_checked(type(self), changes))
 
@@ -163,7 +163,7 @@ def meanings(cls: type[Method]) -> dict[str, str]:
     return {f.name: " ".join(getattr(hints[f.name], "__metadata__", ())) for f in dataclasses.fields(cls)}
 
 
-def make(cls: type[Method], preset: str | None = None, **parameters: Any) -> Method:
+def make(cls: type[Method], preset: str | None = None, /, **parameters: Any) -> Method:
     """Build a method from a preset (the class defaults if None) and parameters that override it."""
     values: dict[str, Any] = {}
     if preset is not None:
@@ -227,7 +227,7 @@ class Combined(Method):
         """What each does."""
         return "; ".join(method.in_words() for method in self.methods)
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, /, **changes: Any) -> Self:
         """A copy; a parameter goes to every method that has it, at least to one."""
         known = [parameter_kinds(method) for method in self.methods]
         unknown = [name for name in changes if not any(name in kinds for kinds in known)]
@@ -287,7 +287,7 @@ class Part(Method):
         """What the whole does, and which part of it is kept."""
         return f"{self.of.in_words()} ({self.part} alone)"
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, /, **changes: Any) -> Self:
         """The part of the changed method."""
         return dataclasses.replace(self, of=self.of.replace(**changes))
 

@@ -58,7 +58,7 @@ def _float(value: Real) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return -math.inf if value < 0 else math.inf
 
 
 def _tuple(inner: Any, value: Any) -> list[Any]:

@@ -99,7 +99,7 @@ class Confirm(Method):
         object.__setattr__(copy, "words", Words.of(tokenizer, lexicon_named(self.lexicon), self.question))
         return copy
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, /, **changes: Any) -> Self:
         """A copy with some parameters changed; it stays prepared where its words are the same."""
         copy = super().replace(**changes)
         if "words" in self.__dict__ and (copy.lexicon, copy.question) == (self.lexicon, self.question):

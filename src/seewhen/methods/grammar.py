@@ -337,8 +337,10 @@ def label_of(description: Mapping[str, Any]) -> str:
     try:
         return label(method_from_json(description))
     except InvalidMethod:
-        settings = ",".join(f"{name}={_text(value)}" for name, value in description["parameters"].items())
-        return f"{description['method']}:{settings}" if settings else str(description["method"])
+        given = description.get("parameters")  # anything, in a stranger's file
+        known = given.items() if isinstance(given, Mapping) else ()
+        settings = ",".join(f"{name}={_text(value)}" for name, value in known)
+        return f"{description.get('method')}:{settings}" if settings else str(description.get("method"))
 
 
 def _departures(method: Method, base: Method) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from seewhen.errors import InvalidMethod
 from seewhen.registry import Registry
 
 if TYPE_CHECKING:
@@ -56,14 +57,16 @@ def method_class(name: str) -> type[Method]:
 
 
 def method_from_json(description: Mapping[str, Any]) -> Method:
-    """The inverse of `Method.to_json`."""
+    """The inverse of `Method.to_json`; a stranger's file may hold anything."""
     from seewhen.decoding.method import Combined, Part, make
 
-    name, parameters = description["method"], description["parameters"]
-    if name == Combined.name:
-        # Until 0.2.0 a combination had two members with names.
-        members = parameters.get("methods") or [parameters["attention"], parameters["contrast"]]
-        return Combined(tuple(map(method_from_json, members)))
-    if name == Part.name:
-        return Part(parameters["part"], method_from_json(parameters["of"]))
-    return make(method_class(name), None, **parameters)
+    match description:
+        case {"method": Combined.name, "parameters": {"methods": [_, *_] as members}}:
+            return Combined(tuple(map(method_from_json, members)))
+        case {"method": Combined.name, "parameters": {"attention": one, "contrast": other}}:  # until 0.2.0
+            return Combined((method_from_json(one), method_from_json(other)))
+        case {"method": Part.name, "parameters": {"part": "attention" | "contrast" as part, "of": whole}}:
+            return Part(part, method_from_json(whole))
+        case {"method": str(name), "parameters": Mapping() as parameters}:
+            return make(method_class(name), None, **parameters)
+    raise InvalidMethod("This describes no method.", "What `Method.to_json` gives does.")

@@ -28,8 +28,8 @@ class Model(TypedDict):
 class MethodUsed(TypedDict):
     label: Annotated[str, MinLen(1)]
     fingerprint: str
-    method: Any
-    parameters: NotRequired[dict[str, Any]]
+    method: str
+    parameters: dict[str, Any]
 
 
 class Decoding(TypedDict):

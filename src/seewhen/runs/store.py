@@ -92,6 +92,16 @@ def to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 
+def _read(path: Path, largest: int) -> Any:
+    """What `to_json` can write again: a stranger's JSON may have numbers that are none."""
+    found = read_json(path, largest=largest)
+    try:
+        to_json(found)
+    except ValueError:
+        raise InvalidInput(f"{path} has a number that is not finite.", "Restore the file.") from None
+    return found
+
+
 def read_samples(path: Path) -> tuple[list[Record], int]:
     """All whole records of a samples file, and how many bytes they take.
 
@@ -306,7 +316,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"{path} is not a run directory: it has no {MANIFEST}.",
             "Runs are made by `seewhen eval`.",
         )
-    manifest: dict[str, Any] = read_json(path / MANIFEST, largest=16 * MIB)
+    manifest: dict[str, Any] = _read(path / MANIFEST, 16 * MIB)
     if isinstance(manifest, dict) and manifest.get("format") != FORMAT:
         raise InvalidInput(
             f"{path} has format {manifest.get('format')!r:.40}; this version reads format {FORMAT}.",
@@ -347,7 +357,7 @@ def read_run(path: Path) -> Run:
     records, _ = read_samples(path / SAMPLES)
     result = None
     if (path / RESULT).exists():
-        result = read_json(path / RESULT, largest=64 * MIB)
+        result = _read(path / RESULT, 64 * MIB)
         check_form(dict[str, Any], result, path / RESULT, _SCORE_AGAIN)
     timing = tuple(_timing(path / TIMING)) if (path / TIMING).exists() else ()
     return Run(path, manifest["config"], manifest["environment"], tuple(records), result, timing)

@@ -55,6 +55,7 @@ def create_app(engines: Mapping[str, Engine], settings: Settings) -> Guard:
     app.state.engines, app.state.settings = engines, settings
     app.add_exception_handler(ApiError, told)
     app.add_exception_handler(HTTPException, told)
+    app.add_exception_handler(Exception, told)
     app.add_exception_handler(RequestValidationError, told)
     _add_routes(app, engines, settings)
     _describe(app, engines, settings)

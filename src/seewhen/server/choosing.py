@@ -7,7 +7,6 @@ can bring a GPU down; the operator's default method may have both.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, get_args, get_origin
@@ -15,9 +14,8 @@ from typing import Any, Literal, get_args, get_origin
 from seewhen.decoding.method import Combined, Method, Part, parameter_kinds
 from seewhen.decoding.parameter_values import types_of
 from seewhen.errors import InvalidMethod
-from seewhen.methods import method as make_method
 from seewhen.methods import method_class, method_names
-from seewhen.methods.grammar import label, read_setting, terms
+from seewhen.methods.grammar import label, parse, read_setting, terms
 from seewhen.server.failures import ApiError
 from seewhen.server.ranges import range_of
 from seewhen.server.schema import Seewhen
@@ -55,7 +53,7 @@ def _choose(asked: Seewhen, default: Method) -> Method:
         kinds = parameter_kinds(cls)
         _checked(kinds, dict(read_setting(cls, field, text) for field, text in term.settings.items()))
         allowed |= _checked(kinds, asked.parameters)
-    return make_method(name, asked.preset, **_files_of(default, members[0].name) | asked.parameters | allowed)
+    return parse(name, asked.preset, _files_of(default, members[0].name) | asked.parameters | allowed)
 
 
 def _files_of(default: Method, name: str) -> dict[str, Any]:
@@ -93,12 +91,7 @@ def _value(name: str, value: Any, kind: Any) -> Any:
             continue
         if option is int and isinstance(value, int) and abs(value) <= _ceiling(name, True):
             return value
-        if (
-            option is float
-            and isinstance(value, int | float)
-            and math.isfinite(value)
-            and abs(value) <= _ceiling(name, False)
-        ):
+        if option is float and isinstance(value, int | float) and abs(value) <= _ceiling(name, False):
             return float(value)
     wanted = " or ".join(_called(option, name) for option in options)
     raise InvalidMethod(f"{name} has a value that it cannot take.", f"It takes {wanted}.")

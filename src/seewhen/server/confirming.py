@@ -136,9 +136,11 @@ def _parsed(body: bytes, text_characters: int) -> Any:
     if has_too_many(body, text_characters):
         return None
     try:
-        return from_json(body)
+        value = from_json(body)
+        json.dumps(value, allow_nan=False)  # no request of ours could carry these numbers
     except ValueError:
         return None
+    return value
 
 
 def _method(asked: Any, settings: Settings) -> Method:

@@ -17,6 +17,7 @@ log = logging.getLogger("seewhen.server")
 
 _SPARE = 64  # descriptors for all that is no connection: files, pipes to the processes that read pictures
 _LARGEST_BACKLOG = 512
+_READ = 16 * 1024  # bytes that are taken off a connection before it is others' turn
 
 
 def places(limits: Limits) -> tuple[int, int]:
@@ -90,6 +91,8 @@ class Timed(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A place, and a clock for the first request."""
         super().connection_made(transport)
+        # asyncio's 256 KiB can be 40,000 chunks of a byte each, which take a second to parse.
+        transport.max_size = _READ  # type: ignore[attr-defined]
         # Small pieces go out at once. asyncio sees to it for sockets that it has made itself, not for given ones.
         opened = transport.get_extra_info("socket")
         if opened is not None and opened.family != getattr(socket, "AF_UNIX", None):

@@ -99,6 +99,7 @@ def create_proxy(url: str, key: str | None, settings: Settings, extras: Mapping[
     app = FastAPI(title="seewhen", lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_exception_handler(ApiError, told)
     app.add_exception_handler(HTTPException, told)
+    app.add_exception_handler(Exception, told)
 
     @app.get("/readyz", response_model=replies.Health)
     @app.get("/healthz", response_model=replies.Health)

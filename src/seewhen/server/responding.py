@@ -104,5 +104,6 @@ async def told(request: Request, error: Exception) -> Response:
         error = ApiError(
             400, "invalid_request", f"{name!r} has a value that it cannot take.", "See /openapi.json."
         )
-    assert isinstance(error, ApiError)
+    if not isinstance(error, ApiError):  # a defect of ours, which the guard logs
+        error = internal()
     return JSONResponse(error.body(), error.status, dict(error.headers()))

@@ -60,11 +60,21 @@ class UserMessage(Closed):
     content: str | Annotated[list[Part], Field(min_length=1, max_length=_MOST_ENTRIES, fail_fast=True)]
 
 
+NothingIn = Annotated[list[None], Field(max_length=0)]
+
+
 class OtherMessage(Closed):
     """Instructions, or an earlier answer: text only."""
 
     role: Literal["system", "developer", "assistant"]
     content: str | Annotated[list[TextPart], Field(min_length=1, max_length=_MOST_ENTRIES, fail_fast=True)]
+    # Clients send an answer back as they got it, with what their own classes add to it.
+    refusal: None = None
+    annotations: NothingIn | None = None
+    audio: None = None
+    function_call: None = None
+    tool_calls: NothingIn | None = None
+    parsed: None = None
 
 
 Message = Annotated[UserMessage | OtherMessage, Field(discriminator="role")]
@@ -98,9 +108,6 @@ class TextFormat(Closed):
     """The only format."""
 
     type: Literal["text"]
-
-
-NothingIn = Annotated[list[None], Field(max_length=0)]
 
 
 class Unsupported(Closed):

@@ -18,6 +18,7 @@ LEXICONS = ("coco", "open")
 MOST_WORDS = 200_000  # in a file of the user's
 MOST_BYTES = 16 << 20
 LONGEST = 8  # words in a term
+_MOST_LETTERS = 500  # of one
 _SHORTEST = 3  # letters of each half of a word that is split
 _NO_TEXT = ("Cc", "Co", "Cs", "Cn")  # control, private, half and unassigned characters
 _FEW = 10  # words of a text that may be a list of objects
@@ -267,6 +268,9 @@ def _groups(text: str, path: Path) -> Iterator[list[str]]:
 
 
 def _term(part: str) -> str:
+    part = part.strip()
+    if len(part) > _MOST_LETTERS:
+        raise ValueError(f"{part[:40]!r} goes on for more than {_MOST_LETTERS} letters")
     term = unicodedata.normalize("NFC", " ".join(part.split())).lower()
     if not term.isprintable() and any(unicodedata.category(letter) in _NO_TEXT for letter in term):
         raise ValueError(f"{term[:40]!r} has characters that are no text")

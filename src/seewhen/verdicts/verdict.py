@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from seewhen.atomic import write
 from seewhen.errors import InvalidInput
+from seewhen.reading import read_json
 
 Array = NDArray[np.float64]
 
@@ -27,6 +28,8 @@ ASKED = ("odds",)
 
 _MOST_BYTES = 4 << 20
 _FORMAT = "seewhen verdict 1"
+_MAKE_ONE = "Make one with `seewhen calibrate confirm`."
+_LARGEST = 1e100  # of a number in a file: products and sums of these are numbers too
 
 
 @dataclass(frozen=True)
@@ -107,15 +110,11 @@ class Verdict:
     @staticmethod
     def load(path: Path) -> Verdict:
         """A file that `save` wrote; anything else is refused."""
+        content = read_json(path, _MAKE_ONE, _MOST_BYTES)
         try:
-            if path.stat().st_size > _MOST_BYTES:
-                raise ValueError(f"it is larger than {_MOST_BYTES >> 20} MB")
-            return verdict_from(json.loads(path.read_text(encoding="utf-8")))
-        except OSError as error:
-            reason = error.strerror or "cannot be read"
-        except (ValueError, RecursionError) as error:  # also what JSON and UTF-8 raise
-            reason = str(error) or "it is nested too deeply"
-        raise InvalidInput(f"{path} is not a verdict: {reason}.", "Make one with `seewhen calibrate confirm`.")
+            return verdict_from(content)
+        except ValueError as error:
+            raise InvalidInput(f"{path} is not a verdict: {error}.", _MAKE_ONE) from None
 
 
 def sigmoid(log_odds: float) -> float:
@@ -178,6 +177,6 @@ def _probability(value: Any, name: str) -> float:
 
 
 def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST:
         raise ValueError(f"{name[:60]!r} is no number")
     return float(value)
