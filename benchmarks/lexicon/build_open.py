@@ -6,6 +6,10 @@ A word is taken if its first noun sense stands in one of WordNet's files of phys
 was met in WordNet's tagged texts, or WordNet's own definitions and examples use it), if it is not the name of one
 person, place or building, and if it is not about pictures themselves. Words that are often a verb or an adjective
 are `doubtful`: they count after an article. `words.json` beside this script has what was decided by hand.
+
+The first sense of some visible things is something else: a mug is a quantity, a church a group, a pineapple a
+plant that is seldom met. Those that LVIS, Objects365, Open Images or ADE20K name as classes are taken from there
+(`named_in_datasets`), with a few people by what they do.
 """
 
 from __future__ import annotations
@@ -113,10 +117,9 @@ def build(folder: Path) -> dict[str, Any]:
     left_out = {*by_hand["about_pictures"], *by_hand["too_vague"], *by_hand["rarely_a_thing"]}
     coco = chair_lexicon()
     words = {word for word in wordnet.terms() if left_out.isdisjoint([word, word.split()[-1]])}
-    words |= {term for term in coco.node if " " not in term or term in coco.pairs} | {
-        *by_hand["added"],
-        *by_hand["added_pairs"],
-    }
+    words |= {term for term in coco.node if " " not in term or term in coco.pairs}
+    for kind in ("added", "added_pairs", "named_in_datasets", "named_in_datasets_pairs"):
+        words |= set(by_hand[kind])
     for kind in ("never", "never_pairs", "no_objects", "synonyms"):
         words -= set(by_hand[kind])
     doubtful = {word for word in words if wordnet.otherwise(word) > OTHERWISE} - set(by_hand["surely"])

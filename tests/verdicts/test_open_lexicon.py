@@ -53,6 +53,8 @@ def objects(text: str, lexicon: Lexicon = OPEN) -> list[str]:
         ("A black bird on her ring and a red coat.", ["bird", "ring", "coat"]),  # no blackbird, herring, redcoat
         ("An old-fashioned, brown clock.", ["clock"]),  # no cocktail
         ("Tables/benches near a bus… and a sofa/chair.", ["table", "bench", "bus", "couch", "chair"]),
+        ("A mug and a pineapple lie before the church.", ["mug", "pineapple", "church"]),
+        ("A firefighter reads a newspaper.", ["firefighter", "newspaper"]),
     ],
 )
 def test_reading(text: str, expected: list[str]) -> None:

@@ -46,7 +46,7 @@ def test_names_of_verdicts() -> None:
     packaged = model_at(PLACES["packaged"])
     assert verdict_named("asking", packaged).written == ASKING_ALONE
     assert verdict_named("auto", packaged) == shipped_verdict(packaged)
-    with pytest.raises(InvalidInput, match="not a verdict"):
+    with pytest.raises(InvalidInput, match=r"no file nowhere\.json.*calibrate confirm"):
         verdict_named("nowhere.json", packaged)
 
 
