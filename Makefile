@@ -6,6 +6,7 @@ RUNS   := $(VENV)/.runs
 STAMP  := $(VENV)/.installed
 PHOTO  := $(VENV)/.photo
 ENGINE := .venv-engine
+OLDEST := .venv-oldest
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 export TOKENIZERS_PARALLELISM := false
 # Every process would compile our files anew, and tests start many.
@@ -17,7 +18,7 @@ NUMERICAL := -m "not slow" -k "not compile" tests/equations tests/decoding/test_
   tests/decoding/test_families_rows.py tests/methods/test_icd.py tests/methods/test_vcd.py tests/methods/test_sid.py
 KINDS  := default $(shell grep -qs avx512f /proc/cpuinfo && echo avx2)
 
-.PHONY: demo engine-check engine-test soak test test-slow test-processors lint format types docs site clean help
+.PHONY: demo engine-check engine-test soak test test-oldest test-slow test-processors lint format types docs site clean help
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -66,6 +67,17 @@ processor-%: $(STAMP)
 	@echo "ATEN_CPU_CAPABILITY=$*, two threads"; ATEN_CPU_CAPABILITY=$* SEEWHEN_TEST_THREADS=2 OMP_WAIT_POLICY=passive \
 	  $(BIN)/python -m pytest -q $(NUMERICAL)
 
+# The oldest transformers that pyproject.toml allows, with what it wants beside it.
+$(OLDEST)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -m venv $(OLDEST)
+	grep -Ev '^(transformers|tokenizers|huggingface_hub)==' constraints.txt > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(OLDEST)/constraints.txt \
+	  "transformers==$$(sed -n 's/.*"transformers>=\([0-9.]*\),.*/\1/p' pyproject.toml).*" --editable '.[dev]'
+	@touch $@
+
+test-oldest: $(OLDEST)/.installed ## the tests with the oldest transformers that is supported; not in CI
+	$(OLDEST)/bin/python -m pytest -n 2 --dist worksteal -m "not slow" $(PYTEST_ARGS)
+
 # vLLM on a CPU: 3.5 GB, and other versions of torch's company than ours. A torchvision for CUDA comes along, with
 # which it does not start.
 $(ENGINE)/.installed:
@@ -107,4 +119,4 @@ site: $(BIN)/mkdocs ## the documentation as a site: site/index.html, readable fr
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:           ## remove the environment and caches
-	rm -rf $(VENV) $(ENGINE) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis site
+	rm -rf $(VENV) $(ENGINE) $(OLDEST) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis site

@@ -33,6 +33,7 @@ SHARE_FEATURES = {
     "llava_onevision",
 }
 SHARE_PREFIX = {"llava", "llava_next", "llava_onevision", "internvl", "mistral3", "idefics3", "smolvlm"}
+MORE_THAN_PIXELS = {"llava_onevision", "idefics3", "smolvlm"}
 METHODS = (method("regular"), method("cai", start_layer=1, threshold=0.1, contrast=2.0))
 
 
@@ -76,7 +77,8 @@ def test_sharing_changes_no_token(family, chosen):
         known = "mm_encoder_outputs" in inspect.signature(model.forward).parameters  # not in older transformers
         assert (features is not None) == (known and family in SHARE_FEATURES)
         found = lay_out(backbone, features or batch, images, tiny.PAD) if can_share(backbone) else None
-        assert (found is not None) == (family in SHARE_PREFIX)
+        # Without features in their place some families have more than pixels, which a prefix does not know.
+        assert (found is not None) == (family in SHARE_PREFIX and (known or family not in MORE_THAN_PIXELS))
         if features is not None:
             assert tokens(model, features) == want
         if found is not None:

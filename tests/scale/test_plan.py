@@ -81,7 +81,9 @@ def test_operations_are_those_that_torch_counts():
     with counter, torch.inference_mode():
         model(**inputs, logits_to_keep=1)
     hidden = 4 * small.width * small.layers * (tokens**2 - tokens * (tokens + 1) / 2)
-    assert counter.get_total_flops() == small.tower() + small.read(tokens) + hidden
+    # Older releases of transformers turn positions into angles by a product of matrices, too.
+    angles = 4 * tokens * config.text_config.hidden_size // config.text_config.num_attention_heads
+    assert 0 <= counter.get_total_flops() - (small.tower() + small.read(tokens) + hidden) <= angles
 
 
 def test_reading_in_two_parts_is_reading_once(shape):

@@ -147,9 +147,12 @@ def _processor(path: str, where: dict[str, Any]) -> Any:
     except (ValueError, ImportError) as error:
         if "torchvision" not in str(error).lower() or _installed("torchvision"):
             raise
-    from seewhen.backbones.without_video import images_only_processor
+        from seewhen.backbones.without_video import images_only_processor
 
-    return images_only_processor(path, **where)
+        found = images_only_processor(path, **where)
+        if found is None:
+            raise
+        return found
 
 
 def load_model(
@@ -338,7 +341,7 @@ def _cannot_load(name: str, error: Exception, files: str) -> SeewhenError:
         )
     reason = shorten(text[0], 300, placeholder=" ...") if text else type(error).__name__
     message = f"{name} cannot be loaded: {reason}"
-    if isinstance(error, ImportError):
+    if isinstance(error, ImportError) or "torchvision" in str(error):
         return UnsupportedModel(message, "Install the package it names.")
     if isinstance(error, GatedRepoError) or isinstance(error.__cause__, GatedRepoError):
         hint = f"Accept its licence on its model card, https://huggingface.co/{name}, then `hf auth login`."

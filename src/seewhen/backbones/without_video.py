@@ -22,11 +22,13 @@ class _NoVideos:
 
 
 def images_only_processor(path: str, **where: Any) -> Any:
-    """The model's own processor without its video part."""
+    """The model's own processor without its video part; None where it has none to leave out."""
     from transformers import PROCESSOR_MAPPING, AutoConfig
 
     kind: Any = PROCESSOR_MAPPING[type(AutoConfig.from_pretrained(path, **where))]
     parts = kind.get_attributes()
+    if "video_processor" not in parts:
+        return None
     place = parts.index("video_processor")
 
     class ImagesOnly(kind):

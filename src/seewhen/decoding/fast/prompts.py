@@ -280,4 +280,9 @@ class _Looking:
         """The features of these images, at addresses of their own."""
         torch._foreach_copy_(tensors(self.given), tensors(given))
         self.run()
-        return tree_map_only(Tensor, torch.clone, self.output)
+        found = tree_map_only(Tensor, torch.clone, self.output)
+        # Older releases of transformers hang some models' features on an output that has no such field.
+        for name, value in getattr(self.output, "__dict__", {}).items():
+            if not hasattr(found, name):
+                setattr(found, name, tree_map_only(Tensor, torch.clone, value))
+        return found
