@@ -205,9 +205,11 @@ def test_rejection(family: str) -> None:
             torch.testing.assert_close(probe.score(trace.tokens[step]), saliency[step], atol=1e-5, rtol=1e-3)
 
 
-def test_all_rejected_takes_the_most_salient() -> None:
+@pytest.mark.parametrize("draws", [1, 3, 5])
+def test_all_rejected_takes_the_most_salient(draws: int) -> None:
+    """Of all top K, as the released code: also of those that were not drawn."""
     model, inputs = tiny.model("llava"), tiny.inputs("llava")
-    method = seewhen.method("saliency", **ALONE, alpha=1e6, top_k=3, draws=3)
+    method = seewhen.method("saliency", **ALONE, alpha=1e6, top_k=5, draws=draws)
     torch.manual_seed(2)
     with seewhen.attach(model, method) as handle:
         model.generate(**inputs, **SAMPLED, eos_token_id=NEVER_A_TOKEN, pad_token_id=0)
@@ -215,9 +217,9 @@ def test_all_rejected_takes_the_most_salient() -> None:
         prefill, backbone = prefill_of_trace(handle), seewhen.Backbone.of(model)
         for step in range(1, 8):
             probe = SaliencyProbe(backbone, prefill, trace.tokens[:step].T, method.target_layers(backbone))
-            candidates = probe.log_probs[0].topk(3).indices
+            candidates = probe.log_probs[0].topk(5).indices
             scores = torch.cat([probe.score(token[None]) for token in candidates])
-            assert trace.draws[step].item() == 3
+            assert trace.draws[step].item() == draws
             assert trace.tokens[step].item() == candidates[scores.argmax()].item()
 
 

@@ -4,8 +4,8 @@ Idea: a token is suspect if the outputs before it had no say in it. SGRS (salien
 draws a token from the top K, takes its saliency `|P * dLoss/dP|` (attention times gradient of
 `-log p(token)`, mean over heads, each row of unit length) on the columns after the image, averages over a few
 early layers, and accepts the token if this is at least `alpha` times the mean of the last accepted ones;
-otherwise it draws again, at most `draws` times, and falls back to the most salient. LocoRE multiplies the
-attention of the newest token to the last `window` outputs by `1 + beta`, and renormalises.
+otherwise it draws again, at most `draws` times, and falls back to the most salient of all K, drawn or not.
+LocoRE multiplies the attention of the newest token to the last `window` outputs by `1 + beta`, and renormalises.
 
 Source: the paper (via a text copy) and its released code (README says MIT, no licence file; LocoRE is not in
 it). Written from the formulas. The released SGRS reads the candidate's own attention row, on which the loss
@@ -172,7 +172,7 @@ class _Rejects(Judge):
         method, scores = self.method, scores.float()
         least = scores.topk(min(method.top_k, scores.shape[-1]), dim=-1).values[:, -1:]
         probs = torch.softmax(scores.masked_fill(scores < least, -torch.inf), dim=-1)
-        order = draw_order(probs, min(method.draws, probs.shape[-1]), self.generators)
+        order = draw_order(probs, min(method.top_k, probs.shape[-1]), self.generators)
         token = order[:, 0] if method.reference_parity else self._accepted(probs, order)
         self.fed.append(token)
         return torch.full_like(scores, -torch.inf).scatter(1, token[:, None], 0.0)
@@ -188,14 +188,17 @@ class _Rejects(Judge):
         token, value = order[:, 0], torch.full_like(threshold, -math.inf)
         accepted = torch.zeros_like(threshold, dtype=torch.bool)
         draws = torch.zeros_like(threshold)
-        for candidate in order.unbind(dim=1):
+        for number, candidate in enumerate(order.unbind(dim=1)):
             possible = probs.gather(1, candidate[:, None])[:, 0] > 0  # there may be fewer than K
             score = probe.score(candidate).to(order.device)
-            # Until one is accepted, keep the best so far: it is what remains if all are rejected.
-            better = ~accepted & possible & ((score >= threshold) | (score > value))
+            # Those after the last draw are for rows that rejected all: they take the best of the K.
+            drawn = number < self.method.draws
+            passes = ~accepted & possible & (score >= threshold) & drawn
+            better = passes | (~accepted & possible & (score > value))
             token, value = torch.where(better, candidate, token), torch.where(better, score, value)
-            draws = draws + (~accepted & possible)
-            accepted = accepted | (better & (score >= threshold))
+            if drawn:
+                draws = draws + (~accepted & possible)
+            accepted = accepted | passes
             if bool(accepted.all()):
                 break
         self.history.append(value)
@@ -240,7 +243,7 @@ class Saliency(Method):
     presets: ClassVar[Mapping[str, Preset]] = _BETAS
 
     top_k: Annotated[int, "tokens to draw from"] = 5
-    draws: Annotated[int, "draws before the most salient token is taken"] = 3
+    draws: Annotated[int, "draws before the most salient of the top K is taken"] = 3
     alpha: Annotated[float, "a token needs this share of the mean saliency of those before; 0: all pass"] = 0.6
     history: Annotated[int, "how many accepted tokens that mean goes over"] = 5
     first_layer: Annotated[int | float, "first layer that counts: a number, or a share of the depth"] = 6 / 32
