@@ -13,6 +13,10 @@ in CAI; and a fixed share `keep`. Another map is plugged in by `register_relevan
 and `relevance="name"`. Black is the darkest value of each channel of the image, because a model does
 not know how its processor normalises.
 
+Where else we differ: the code masks the picture squeezed to 384 x 384 and then lets the processor crop it, so its
+second row also sees another frame; here the pixels that the model gets are masked, and both rows see the same
+frame. Its blur mirrors the map at the edges, ours repeats the outermost value.
+
 Adding logits also sharpens: rows that agree give `(1 + alpha) z`, the temperature divided by `1 + alpha`. When
 sampling, compare with regular sampling that cool (docs/evidence.md: most of its effect there).
 

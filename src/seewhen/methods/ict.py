@@ -13,6 +13,8 @@ Source: the paper and its released code (THU-BPM/ICT, no licence found); written
 code's groups of 32 come after the out-projection and are not heads, as in the paper; we follow the
 code, with which the published numbers were made. Its README fits and evaluates on the same POPE
 questions and labels: it is a supervised method, so `calibrate` wants data disjoint from the evaluation.
+The code shuffles all activations into its two folds and stops its probes after 1000 passes; here both
+activations of a question are in one fold, and probes are fitted to the end.
 The pictures with blacked-out objects were not published; here a box says where the object is.
 """
 

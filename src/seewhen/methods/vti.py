@@ -10,9 +10,12 @@ faithful minus hallucinated at the last token for the text layers.
 Source: the paper and its released code (shengliu66/VTI, no licence found); written from the formulas.
 Where we differ: the code reshapes the visual differences without a transpose, which mixes layers and
 tokens before the principal component, and asks every demonstration the question of the last one; here
-components are per token over all layers, and each demonstration has its own prompt. Vision directions
-are per token where all images have as many tokens (CLIP), else one for all tokens. In a combination
-such as `vti+vcd` the text part leaves branch rows alone; the vision tower steers every image it sees.
+components are per token over all layers, and each demonstration has its own prompt. The code's
+components include the embeddings, which it then drops, and its last text state is that after the final
+norm; here they are of the states that leave the steered layers. It rounds the number of masked patches down;
+here it is the nearest. Vision directions are per token where all images have as many tokens (CLIP), else
+one for all tokens. In a combination such as `vti+vcd` the text part leaves branch rows alone; the vision
+tower steers every image it sees.
 """
 
 from __future__ import annotations
