@@ -78,7 +78,7 @@ def static_pages(browser: Browser, folder: Path) -> None:
     unfold = "DATA.answers.forEach((_, number) => unfoldAll(number))"
     browser.open(page)
     browser.run(unfold)
-    keep(browser, "page", 1130)
+    keep(browser, "page", 1112)
     browser.open(page, dark=True)
     browser.run("cycle('map-kind', 3); cycle('map-look', 1)")
     keep(browser, "dark", 1130)

@@ -52,6 +52,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if uri == METHODS.name:
         markdown = markdown.partition("\n## ")[0] + "\n"
         page.meta["hide"] = ["toc"]  # it has no more sections, and a wide table
+    if uri == "evidence.md":
+        page.meta["hide"] = ["navigation"]  # of one entry, beside the widest tables
     if not (ROOT / "docs" / uri).is_file() and not uri.startswith("methods/"):
         page.meta["search"] = {"exclude": True}  # tables of hundreds of kilobytes
     # A fenced block, or what lies between two of them.

@@ -254,6 +254,16 @@ def test_demo_without_the_language_model_says_so_and_draws(
     }
 
 
+def test_demo_of_the_packaged_model_draws_what_it_knows(run: Run, packaged: None, tmp_path: Path) -> None:
+    """A photograph means nothing to it; who asks for one gets one."""
+    flags = ("--model", "packaged", "-n", 2)
+    ran = run("demo", "--out", tmp_path / "drawn", *flags)
+    assert ran.code == 0 and ran.out.startswith("A drawn scene: the packaged model knows nothing else.")
+    assert {path.name for path in (tmp_path / "drawn").glob("*.*g")} == {"scene.png"}
+    assert run("demo", "--out", tmp_path / "asked", "--photo", "coffee", *flags).code == 0
+    assert {path.name for path in (tmp_path / "asked").glob("*.*g")} == {"coffee.jpg"}
+
+
 def test_photographs_are_small_and_their_sources_named() -> None:
     from seewhen.scenes.photographs import photographs
 

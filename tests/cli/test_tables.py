@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from command import Ran
+from PIL import Image
 from rich.console import Console
 
 from seewhen.decoding.method import make
@@ -59,6 +60,34 @@ def test_names_are_whole_on_a_terminal(width: int, monkeypatch: pytest.MonkeyPat
     if width >= 80:
         assert any(name in line for line in lines)
         assert "1500 yes" in " ".join(" ".join(lines).replace(name, "").split())
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_methods_are_whole_on_a_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from seewhen.cli import methods, tables
+
+    console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
+    monkeypatch.setattr(tables, "table_console", lambda: console)
+    methods.methods()
+    printed = console.file.getvalue()
+    assert max(map(len, printed.splitlines())) <= width and "…" not in printed
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_compared_answers_are_whole_on_a_terminal(
+    run: Run, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """The last column is closed, and nothing of it lies behind the edge."""
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": str(width)}.items():
+        monkeypatch.setenv(name, value)
+    Image.new("RGB", (32, 32), "gray").save(tmp_path / "photo.png")
+    picked = ("--methods", "regular,cai", "-n", 2, "--model", checkpoint)
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", run("compare", tmp_path / "photo.png", *picked).out)
+    rows = [line for line in plain.splitlines() if line.startswith(tuple("┏┃┡│├└"))]
+    assert rows and {len(row) for row in rows} == {len(rows[0])} and len(rows[0]) <= width
+    assert {row[-1] for row in rows} <= set("┓┃┩│┤┘") and rows[1].split("┃")[-2].strip() == "cost"
+    assert "ms/token" in plain and "(1.00x)" in plain
+    assert "guessing  word differs from" in plain
 
 
 def test_an_unknown_preset_is_answered_briefly() -> None:

@@ -24,7 +24,7 @@ from seewhen.runs.report import analyse, paper_model, primary_metric, read_runs
 from seewhen.runs.report_files import write_report
 from seewhen.runs.scoring import result_of, score_records, write_counts
 from seewhen.runs.store import Record, RunStore
-from seewhen.runs.tables import group_grids, overview_grids, paper_grids
+from seewhen.runs.tables import group_grids, overview_grids, paper_grids, score_grid
 from seewhen.runs.wording import findings, measured, sentence, title
 
 BENCH = Pope(
@@ -130,6 +130,17 @@ def test_another_temperature_than_one_is_said(groups, temperature, said):
     (group,) = analyse([run])
     assert said in group.title
     assert ("temperature" in group.facts) == (said != "sampled, ")
+
+
+def test_marks_are_explained_only_where_there_is_something_to_mark(groups):
+    """Without regular decoding no mark means nothing, not that there is no difference."""
+    group = next(each for each in groups if each.line("regular") and len(each.lines) > 1)
+    assert "No mark" in score_grid(group, group.metrics, "Scores").notes[0]
+    others = replace(group, lines=tuple(line for line in group.lines if line.label != "regular"))
+    alone = replace(group, lines=tuple(line for line in group.lines if line.label == "regular"))
+    for lonely in (others, alone):
+        (note, *_) = score_grid(lonely, group.metrics, "Scores").notes
+        assert note.startswith("Brackets: 95% interval") and "Regular" not in note and "No mark" not in note
 
 
 def test_the_overview_turns_where_methods_are_many(groups, monkeypatch):

@@ -140,7 +140,7 @@ def print_table(console: Any, shown: Shown) -> None:
         console.print()
     else:
         console.width = max(console.width, 120)
-    console.print(table(shown))
+    console.print(table(shown, console.width))
     if console.is_terminal:
-        console.print(legend(), "[italic]italic[/italic] differs from the first")
+        console.print(legend(), " [italic]word[/italic] differs from the first answer")
     shown.notes()

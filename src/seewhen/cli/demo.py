@@ -49,15 +49,16 @@ def demo(
         int | None, typer.Option("--scene", min=0, help="A drawn scene of the shifted test set instead.")
     ] = None,
     photo: Annotated[
-        Photo, typer.Option("--photo", help="Which of the three photographs that come along, or all.")
-    ] = "cat",
+        Photo | None,
+        typer.Option("--photo", help="Which of the three photographs that come along, or all. Default: cat"),
+    ] = None,
     decoding: SampledFlags,
     model: PictureModelFlags,
 ) -> None:
     """Describe a photograph with regular decoding, CAI, confirm and both, and show what is true.
 
-    Takes a drawn scene where the language model for photographs is not installed. Sampled, because that is where
-    asking helps these models; --greedy shows the rest.
+    Takes a drawn scene where the language model for photographs is not installed, and with --model packaged.
+    Sampled, because that is where asking helps these models; --greedy shows the rest.
 
     seewhen demo --out demo
 
@@ -68,6 +69,7 @@ def demo(
     from rich.console import Console
 
     from seewhen.asking.default_model import knows_photographs
+    from seewhen.backbones.loading import PACKAGED
     from seewhen.backbones.photo.source import INSTALL
     from seewhen.cli import output as showing
     from seewhen.cli.answer import checked_picture
@@ -79,8 +81,11 @@ def demo(
     if scene is None and model.model == AUTO and not knows_photographs():
         console.print(f"A drawn scene: photographs need a language model beside ({INSTALL}).", soft_wrap=True)
         scene = SCENE
+    if scene is None and photo is None and model.model == PACKAGED:
+        console.print("A drawn scene: the packaged model knows nothing else.", soft_wrap=True)
+        scene = SCENE
     out.mkdir(parents=True, exist_ok=True)
-    subjects = _photographs(out, photo) if scene is None else [_drawn(out, scene)]
+    subjects = _photographs(out, photo or "cat") if scene is None else [_drawn(out, scene)]
     _, known = checked_picture(subjects[0].path, model)
     pages = _pages(subjects, known, decoding)
     averages = averages_of(known.model)

@@ -60,7 +60,7 @@ def _print_all(methods: list[Mapping[str, Any]]) -> None:
 
     table = Table(box=None, pad_edge=False)
     for column in ("method", "what it does", "decoding modes", "presets"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     for method in methods:
         main = [preset for preset in method["presets"] if "/" not in preset]
         cells = len(method["presets"]) - len(main)

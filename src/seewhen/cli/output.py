@@ -208,8 +208,8 @@ def coloured(facts: dict[str, Any], marked: frozenset[int] = frozenset()) -> Tex
     return text
 
 
-def table(shown: Shown) -> Any:
-    """One row per method: what it said, how often it fired, what it cost."""
+def table(shown: Shown, width: int = 120) -> Any:
+    """One row per method: what it said, how often it fired, what it cost; whole on a terminal of that width."""
     from rich.table import Table
     from rich.text import Text
 
@@ -217,13 +217,14 @@ def table(shown: Shown) -> Any:
 
     lines = Table(show_lines=True)
     lines.add_column("method", overflow="fold", max_width=24)
-    lines.add_column("said", min_width=24)
+    narrow = width < 72  # less than the other columns leave: then those have their longest word's width
+    lines.add_column("said", min_width=8 if narrow else 24)
     if shown.truth is not None:
         lines.add_column("named", no_wrap=True)
-    lines.add_column("fired", max_width=12)
+    lines.add_column("fired", max_width=9 if narrow else 12)
     timed = any(facts["cost"] is not None for facts in shown.facts)
     if timed:
-        lines.add_column("cost", max_width=14)
+        lines.add_column("cost", max_width=8 if narrow else 14)
     first = [word["text"] for word in shown.facts[0]["words"]]
     for facts in shown.facts:
         marked = differing(first, [word["text"] for word in facts["words"]])

@@ -34,10 +34,12 @@ def score_grid(group: Group, metrics: Sequence[Metric], title: str) -> Grid:
         rows.append((wording.title(line.label), *shown))
         links.append(tuple(group.link(line.label, part) for part in parts))
     images = wording.counted(group.facts["images"], "image")
-    notes = [
-        f"Brackets: 95% interval, bootstrap over {images}. {_BETTER} {_WORSE}: better or worse than Regular, a "
-        "real difference after Holm's correction. No mark: no significant difference."
-    ]
+    notes = [f"Brackets: 95% interval, bootstrap over {images}."]
+    if group.line("regular") and len(group.lines) > 1:  # else no mark says nothing
+        notes[0] += (
+            f" {_BETTER} {_WORSE}: better or worse than Regular, a real difference after Holm's correction. "
+            "No mark: no significant difference."
+        )
     if group.facts["seeds"] > 1:
         spread = max(line.metrics[metrics[0].name]["seed_sd"] or 0.0 for line in group.lines)
         notes.append(

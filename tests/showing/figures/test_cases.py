@@ -9,9 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
+import seewhen
 from seewhen.backbones.grids import ImageGrid
 from seewhen.errors import InvalidInput
 from seewhen.showing.figures import case_of, case_study, similarity, source_layers
+from seewhen.showing.figures.cases import method_names
 
 
 def spoken(texts, objects):
@@ -128,3 +130,13 @@ def test_the_case_study_shows_gates_and_heads(cases):
     for wrong in ({"layer": 4, "head": 0}, {"layer": 5, "head": 2}, {"layer": 17}):
         with pytest.raises(InvalidInput):
             case_study(case, word.text, **wrong)
+
+
+def test_two_settings_of_one_method_have_two_names(cases):
+    def by(name, **settings):
+        description = {"method": name, "parameters": seewhen.method(name, **settings).parameters()}
+        return replace(cases[0], trace=replace(cases[0].trace, method=description))
+
+    late, usual, regular = by("cai", start_layer=0.5), by("cai"), by("regular")
+    assert method_names([late, regular]) == ["cai", "regular"]
+    assert method_names([late, usual]) == ["cai:start_layer=0.5", "cai"]

@@ -54,7 +54,9 @@ def phone(browser: Browser, page: Path, dark: bool = False) -> None:
 def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("checked") / "checked.html"
     mention = {"object": "dining table", "text": "table", "start": 2, "end": 7, "verdict": "confirmed"}
-    text = {"text": "A table.", "notes": [], "mentions": [{**mention, "odds": -1.2, "probability": 0.2}]}
+    denied = {"object": "dog", "text": "dog", "start": 9, "end": 12, "verdict": "denied", "odds": -2.0}
+    mentions = [{**mention, "odds": -1.2, "probability": 0.2}, {**denied, "probability": 0.1}]
+    text = {"text": "A table, dog.", "notes": [], "mentions": mentions}
     write_checked(path, text, Image.new("RGB", (30, 20), "red"), "red", "a model")
     return path
 
@@ -72,7 +74,17 @@ def test_a_checked_text(browser: Browser, checked: Path) -> None:
     phone(browser, checked)
     assert browser.run(BROKEN) == []
     assert "no, log-odds −1.20" in browser.run("document.body.innerText")
+    lines = browser.run("[...document.querySelectorAll('td .whole')].map((e) => e.getClientRects().length)")
+    assert lines == [1, 1], "a number stands beside its name"
     assert browser.run("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_denied_word_is_struck_and_its_verdict_is_not(browser: Browser, checked: Path) -> None:
+    browser.open(checked)
+    struck = """[...document.querySelectorAll('.words *, td')]
+      .filter((e) => getComputedStyle(e).textDecorationLine === 'line-through').map((e) => e.textContent)"""
+    assert browser.run(struck) == ["dog"]
+    assert "denied" in browser.run("[...document.querySelectorAll('td')].map((e) => e.textContent)")
 
 
 def test_a_report(browser: Browser, report: Path) -> None:  # noqa: F811

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from seewhen.showing.figures.cases import Case, Spoken, need_truth
+from seewhen.showing.figures.cases import Case, Spoken, method_names, need_truth
 from seewhen.showing.figures.maps import about, chosen_words, map_facts, show_image, show_map
 from seewhen.showing.figures.style import BLACK, KIND_COLOR, PAGE, Drawing, fold, new_figure, paper_style, plain
 
@@ -77,8 +77,8 @@ def _draw(cases: Sequence[Case], chosen: Sequence[Spoken]) -> Figure:
     if question:
         figure.text(0.004, 1 - (picture + 0.06) / height, question, va="top", fontsize=7.5, style="italic")
     top = 0.0
-    for case, lines in zip(cases, laid, strict=True):
-        _write(figure, case, lines, (picture + gap, top), height)
+    for method, case, lines in zip(method_names(cases), cases, laid, strict=True):
+        _write(figure, method, case, lines, (picture + gap, top), height)
         top += 0.24 + _LINE * len(lines) + 0.1
     below = above + 0.24
     for row, name in enumerate(("similarity", f"attention\nlayer {_shown_layer(first)}")):
@@ -126,10 +126,12 @@ def _lines(case: Case, room: float, measure: Any) -> list[list[tuple[float, str,
     return lines
 
 
-def _write(figure: Figure, case: Case, lines: Any, corner: tuple[float, float], height: float) -> None:
+def _write(
+    figure: Figure, method: str, case: Case, lines: Any, corner: tuple[float, float], height: float
+) -> None:
     left, top = corner
     wrong, right = (len(case.of_kind(kind)) for kind in ("hallucinated", "grounded"))
-    head = f"{case.method}: {wrong} hallucinated, {right} correct"
+    head = f"{method}: {wrong} hallucinated, {right} correct"
     figure.text(left / PAGE, 1 - (top + 0.03) / height, head, va="top", fontsize=8, color="#555555")
     for number, line in enumerate(lines):
         y = 1 - (top + 0.24 + _LINE * (number + 0.72)) / height

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from seewhen.decoding.naming import name_in
 from seewhen.errors import InvalidInput
+from seewhen.methods.grammar import label_of
 from seewhen.verdicts.lexicon import english
 
 if TYPE_CHECKING:
@@ -283,6 +284,12 @@ def need_truth(cases: Sequence[Case]) -> None:
             "This figure needs to know which words are hallucinated.",
             "Use --scenes, a run over scenes, or say with --objects what the picture shows.",
         )
+
+
+def method_names(cases: Sequence[Case]) -> list[str]:
+    """The name of each answer's method; with its settings where names alone do not tell them apart."""
+    names = [case.method for case in cases]
+    return names if len(set(names)) == len(names) else [label_of(case.trace.method) for case in cases]
 
 
 def entropy_unit(case: Case) -> str:

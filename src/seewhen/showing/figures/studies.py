@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from seewhen.errors import InvalidInput
-from seewhen.showing.figures.cases import Case, Spoken
+from seewhen.showing.figures.cases import Case, Spoken, method_names
 from seewhen.showing.figures.entropies import draw_threshold, entropy_axis, thresholds
 from seewhen.showing.figures.maps import about, map_facts, show_image, show_map
 from seewhen.showing.figures.style import (
@@ -132,12 +132,13 @@ def _entropies(axes: Axes, case: Case, word: Spoken, fired: list[int], baseline:
     step = word.start
     values = case.need("entropy")[step].tolist()
     layers = range(len(values))
-    axes.plot(layers, values, color=BLUE, marker="o", mfc="white", label=f"{case.method}: “{word.text}”")
+    name, *rival = method_names([case] if baseline is None else [case, baseline])
+    axes.plot(layers, values, color=BLUE, marker="o", mfc="white", label=f"{name}: “{word.text}”")
     if baseline is not None:
         facts = _baseline_facts(baseline, step)
         axes.plot(
             layers, facts["entropy"], color=GREY, ls="--", marker="s", mfc="white", zorder=1,
-            label=f"{baseline.method}: “{(facts['choice'] or '?').strip()}”",
+            label=f"{rival[0]}: “{(facts['choice'] or '?').strip()}”",
         )  # fmt: skip
     draw_threshold(axes, thresholds(case, step))
     # The entropy after layer l - 1 opens the gate of layer l.

@@ -9,7 +9,7 @@ const choice = { q: "", run: "", part: "", order: "", show: new Set() };
 const FILTERS = { wrong: "wrong", differs: "differs", denied: "denied when asked", doubt: "in doubt" };
 // Why a filter may have nothing to go by where answers are words only.
 const UNKNOWN = { denied: "No method of these runs asks; `confirm` does.", doubt: "Doubt is known of answers looked at again: seewhen report --look N." };
-const ORDERS = { "": "in their order", mistakes: "most mistakes first", differs: "most different first", doubt: "most doubt first", length: "longest first" };
+const ORDERS = { "": "as given", mistakes: "most mistakes first", differs: "most different first", doubt: "most doubt first", length: "longest first" };
 
 // -- what is known of an answer -------------------------------------------------------------------------
 
