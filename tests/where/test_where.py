@@ -84,6 +84,9 @@ def test_every_setting_of_the_hypotheses_is_there() -> None:
     assert {name for part in each for name in part} == names and sum(map(len, each)) == len(names)
     boxes = settings("photo", few=True, only=("boxes",))
     assert set(boxes) == {"regular", *(name for name in names if name.startswith("boxes"))}
+    third = settings("photo", only=("boxes",), starts=STARTS[:1])  # what --relevances makes
+    shown = ("boxes", *looks[:2], "attention of layer 4", looks[3])
+    assert set(third) == {"regular", *(f"{name}, {s:g} from 0.85" for name in shown for s in STRENGTHS)}
 
 
 def test_captions_alone_are_scored(study: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
