@@ -36,7 +36,9 @@ def shapes() -> dict[str, dict[str, Any]]:
 
 def called(name: str, found: dict[str, Any]) -> str:
     """The model, the machine and the number of pictures."""
-    model = name.removeprefix("scores-").removeprefix("smear-").removesuffix("-gpu").removesuffix("-cpu")
+    model = name.removeprefix("scores-").removeprefix("smear-")
+    for run in ("-gpu", "-cpu", "-relevances"):
+        model = model.removesuffix(run)
     pictures = found["questions"]["images"] if "questions" in found else found["diagnostics"]["pictures"]
     return f"{model}, {pictures} pictures"
 
@@ -55,6 +57,8 @@ def _line(lines: Sequence[dict[str, Any]], name: str) -> dict[str, Any] | None:
 def _captions(folder: Path = RESULTS) -> Iterator[tuple[str, ...]]:
     for name, found in results(folder).items():
         scores, tested = found["captions"], found["hypotheses"]
+        if not tested["boxes less other boxes"]:  # its boxes are there for relevances to be compared with
+            continue
         for setting in settings():
             values = [
                 scores.get(f"{place}, {setting}") for place in ("boxes", "other boxes", "elsewhere", "uniform")
@@ -80,8 +84,7 @@ def _relevances() -> Iterator[tuple[str, ...]]:
                 called(name, found),
                 line["of"].removesuffix(" from 0.85"),
                 f"{found['captions'][line['of']]['chair_i'][0]:.1f}",
-                change(line["chair_i"], line["p_chair_i"]),
-                change(plain["chair_i"], plain["p_chair_i"]),
+                *(change(one[m], one[f"p_{m}"]) for one in (line, plain) for m in ("chair_i", "recall")),
             )
 
 
@@ -126,7 +129,8 @@ def tables() -> dict[str, str]:
     tilted = ("model", "tilt, strength and start")
     tested = (pair if metric == "chair_i" else f"{metric}, {pair}" for pair, metric in _TESTS)
     captions = (*tilted, "regular", "boxes", "other boxes", "elsewhere", "uniform", *tested)
-    relevances = ("model", "relevance and strength", "CHAIR_I", "less the boxes", "less regular")
+    beside = [f"{m}less {other}" for other in ("the boxes", "regular") for m in ("", "recall, ")]
+    relevances = ("model", "relevance and strength", "CHAIR_I", *beside)
     areas = ("AUROC, regular", "right", "wrong", "uniform", "right less regular")
     questions = (*tilted, "odds, right less wrong place", *areas)
     attention = ("model", "tilt", "layers", "scores below zero", "patches", "on the image")

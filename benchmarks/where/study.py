@@ -105,10 +105,14 @@ class Asked:
 
 
 def settings(
-    kind: str, strengths: Sequence[float] = STRENGTHS, few: bool = False, only: Sequence[str] = PLACES
+    kind: str,
+    strengths: Sequence[float] = STRENGTHS,
+    few: bool = False,
+    only: Sequence[str] = PLACES,
+    starts: Sequence[float] = STARTS,
 ) -> dict[str, Setting]:
-    """Every setting by name; `few`: those of the first hypothesis alone, `only` those of some places. Without a
-    tilt only beside the first strength."""
+    """Every setting by name; `few`: those of the first hypothesis alone, `only` those of some places, from
+    `starts` on. Without a tilt only beside the first strength."""
     looks: dict[str, Setting] = {
         f"similarity x {scale:g}": {"relevance": Relevance(scale=scale, floor=0.0)} for scale in (10.0, 20.0)
     }
@@ -117,7 +121,7 @@ def settings(
     places = {name: {"place": name} for name in only}
     found: dict[str, Setting] = {"regular": {}} if STRENGTHS[0] in strengths else {}
     for strength in strengths:
-        for start, wanted in ((0.85, places), (0.5, places), *(() if few else ((0.85, looks),))):
+        for start, wanted in (*((each, places) for each in starts), *(() if few else ((0.85, looks),))):
             for name, how in wanted.items():
                 found[f"{name}, {strength:g} from {start:g}"] = {**how, "strength": strength, "start": start}
     return found
@@ -340,8 +344,12 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--batch", type=int, default=50)
     parser.add_argument("--few", action="store_true", help="only the places, at strength 4")
-    parser.add_argument(
+    alone = parser.add_mutually_exclusive_group()
+    alone.add_argument(
         "--places", nargs="+", choices=PLACES, help="captions with a tilt to these, and nothing else"
+    )
+    alone.add_argument(
+        "--relevances", action="store_true", help="captions of the third hypothesis, and nothing else"
     )
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no further setting after so long")
     given = parser.parse_args()
@@ -351,14 +359,14 @@ def main() -> None:
         scenes(given.count, given.first) if given.kind == "scenes" else photographs(given.store, given.count)
     )
     study = Study(given.kind, pictures, given.out, given.batch, given.model)
-    places = f" --places {shlex.join(given.places)}" if given.places else ""
-    study.sign(
-        f"where.study {given.kind} --first {given.first} --count {given.count} --batch {given.batch}{places}"
-    )
+    part = f" --places {shlex.join(given.places)}" if given.places else " --relevances" * given.relevances
+    study.sign(f"where.study {given.kind} --first {given.first} --count {given.count} --batch {given.batch}{part}")
     until = time.monotonic() + given.seconds
     strengths = STRENGTHS[:1] if given.few else STRENGTHS
     if given.places:
         wanted = settings(given.kind, strengths, few=True, only=given.places)
+    elif given.relevances:
+        wanted = settings(given.kind, strengths, only=("boxes",), starts=STARTS[:1])
     else:
         study.questions()
         wanted = settings(given.kind, strengths, given.few)

@@ -84,6 +84,9 @@ def test_every_setting_of_the_hypotheses_is_there() -> None:
     assert {name for part in each for name in part} == names and sum(map(len, each)) == len(names)
     boxes = settings("photo", few=True, only=("boxes",))
     assert set(boxes) == {"regular", *(name for name in names if name.startswith("boxes"))}
+    third = settings("photo", only=("boxes",), starts=STARTS[:1])  # what --relevances makes
+    shown = ("boxes", *looks[:2], "attention of layer 4", looks[3])
+    assert set(third) == {"regular", *(f"{name}, {s:g} from 0.85" for name in shown for s in STRENGTHS)}
 
 
 def test_captions_alone_are_scored(study: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -181,9 +184,51 @@ def test_what_the_page_says_of_boxes_is_what_was_measured() -> None:
     every = [*page.results().values(), *page.results(page.RUNGS).values()]
     for pair in ("boxes less other boxes", "boxes less regular"):
         late = [line for one in every for line in one["hypotheses"][pair] if line["of"].endswith("0.85")]
-        assert len({id(one) for one in every}) == 10 and len(late) >= 12
+        assert len({id(one) for one in every}) == 11 and len(late) >= 12
         assert all(line["chair_i"][0] > 0 or line["p_chair_i"] >= 0.05 for line in late)
         assert all(line["recall"][0] < 0 or line["p_recall"] >= 0.05 for line in late)
+
+
+def test_what_the_page_says_of_relevances_is_what_was_measured() -> None:
+    text = " ".join(page.PAGE.read_text("utf-8").split())
+    every = page.results()
+    photo = every["scores-photo-relevances"]
+    names = settings("photo", only=("boxes",), starts=STARTS[:1])
+    assert set(photo["captions"]) == set(names)
+    # The pictures are those of the other runs: what is in both scores the same, on another machine too.
+    for other in ("scores-photo-cpu", "scores-photo"):
+        shared = every[other]["captions"].keys() & names.keys()
+        assert len(shared) > 1 and all(every[other]["captions"][n] == photo["captions"][n] for n in shared)
+    beside, plain = ("relevance less boxes", "relevance less regular")
+    for found in every.values():  # no relevance lowers CHAIR_I measurably, beside the boxes or beside none
+        for line in (*found["hypotheses"][beside], *found["hypotheses"][plain]):
+            assert line["p_chair_i"] >= 0.05 or line["chair_i"][0] > 0
+    looks = {line["of"] for line in photo["hypotheses"][beside]}
+    assert len(looks) == 12 and {line["of"] for line in photo["hypotheses"][plain]} == looks
+
+    def f1(setting: str) -> float:
+        right, recall = 100 - photo["captions"][setting]["chair_i"][0], photo["captions"][setting]["recall"][0]
+        return 2 * right * recall / (right + recall)
+
+    own, boxes = sorted(map(f1, looks)), sorted(f1(name) for name in names if name.startswith("boxes"))
+    assert (
+        f"({own[0]:.1f} to {own[-1]:.1f} beside {f1('regular'):.1f}; the boxes {boxes[0]:.1f} to {boxes[-1]:.1f})"
+        in text
+    )
+    assert own[-1] < f1("regular") and all(line["recall"][0] < 0 for line in photo["hypotheses"][plain])
+    one, other = (
+        next(line for line in photo["hypotheses"][pair] if line["of"] == "similarity x 20, 6 from 0.85")
+        for pair in (beside, plain)
+    )
+    assert "CHAIR_I {:.1f} ({:.1f} to {:.2f}), recall {:+.1f} ({:.1f} to {:.1f}), neither of which counts".format(
+        *one["chair_i"], *one["recall"]
+    ) in text and f"(p = {one['p_chair_i']:.2f} and {one['p_recall']:.2f})" in text  # fmt: skip
+    assert one["p_chair_i"] >= 0.05 <= one["p_recall"]
+    assert "CHAIR_I is {:.1f} ({:.1f} to {:+.1f})".format(*other["chair_i"]) in text
+    assert f"for {-other['recall'][0]:.1f} points of recall." in text
+    (lost,) = (line for line in photo["hypotheses"][plain] if line["p_recall"] < 0.05)
+    assert lost["of"] == "the next word, 6 from 0.85"
+    assert "strength 6 ({:.1f} points of recall, {:.1f} to {:.1f})".format(*lost["recall"]) in text
 
 
 def test_what_the_page_says_of_questions_to_rungs_is_what_was_measured() -> None:
