@@ -105,7 +105,7 @@ def test_runs_of_questions_are_refused(tracer, tmp_path):
     config = {
         "benchmark": benchmark,
         "model": {"name": "packaged", "dtype": "float32"},
-        "method": {"label": "regular", "fingerprint": "", "method": "regular"},
+        "method": {"label": "regular", "fingerprint": "", "method": "regular", "parameters": {}},
         "decoding": {"mode": "greedy", "max_new_tokens": 8},
         "versions": {},
     }
