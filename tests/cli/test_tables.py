@@ -16,7 +16,8 @@ from rich.console import Console
 
 from seewhen.decoding.method import make
 from seewhen.errors import InvalidMethod
-from seewhen.methods import method_class
+from seewhen.methods import method_class, method_names
+from seewhen.methods.grammar import as_text, read_setting
 
 Run = Callable[..., Ran]
 
@@ -30,7 +31,23 @@ def test_every_preset_and_its_values_are_listed(run: Run, name: str) -> None:
         if "/" in preset:
             shared = {" ".join(line) for line in lines}
             for key, value in found.values.items():
-                assert repr(value) in row or f"{key} = {value!r}" in shared
+                written = f"{value:.6g}" if isinstance(value, float) else as_text(value)
+                assert written in row or f"{key} = {written}" in shared
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_every_method_is_shown_and_its_presets_can_be_pasted(run: Run, name: str) -> None:
+    """Also those that need a file before they can be used."""
+    ran = run("methods", name)
+    assert ran.code == 0 and ran.out.startswith(f"{name}: "), ran.err
+    for preset, found in method_class(name).presets.items():
+        shown = re.search(rf"^preset {re.escape(preset)}  .*\n((?:  .*\n?)*)", ran.out, re.MULTILINE)
+        for line in shown[1].splitlines() if shown else ():
+            key, equals, value = line.split("   [")[0].strip().partition(" = ")
+            if equals:
+                read = dict([read_setting(method_class(name), key, re.split(r" {3}", value)[0])])[key]
+                expected = found.values[key]
+                assert read == (pytest.approx(expected, rel=1e-5) if isinstance(expected, float) else expected)
 
 
 def test_names_of_models_are_whole_in_a_pipe(run: Run) -> None:

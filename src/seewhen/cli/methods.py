@@ -33,10 +33,10 @@ def methods(
     """
     from seewhen.methods import method_names
     from seewhen.methods.catalogue import described
-    from seewhen.methods.grammar import check, terms
+    from seewhen.methods.grammar import check_names, terms
 
     if name:
-        check([name])
+        check_names([name])
     given = terms(name) if name else []
     found = [described(term.name) for term in given] or [described(each) for each in method_names()]
     if as_json:
@@ -50,7 +50,9 @@ def methods(
 
 
 def _shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else repr(value)
+    from seewhen.methods.grammar import as_text
+
+    return f"{value:.6g}" if isinstance(value, float) else as_text(value)
 
 
 def _print_all(methods: list[Mapping[str, Any]]) -> None:
@@ -71,6 +73,7 @@ def _print_all(methods: list[Mapping[str, Any]]) -> None:
 
 
 def _print_one(method: Mapping[str, Any]) -> None:
+    from rich.markup import escape
     from rich.table import Table
     from rich.text import Text
 
@@ -83,7 +86,7 @@ def _print_one(method: Mapping[str, Any]) -> None:
         table = Table("parameter", "default", "meaning", box=None, pad_edge=False)
         for name, known in method["parameters"].items():
             meaning = Text(known["meaning"] + " ").append(f"({known['type']})", style="dim")
-            table.add_row(name, _shown(known["default"]), meaning)
+            table.add_row(name, Text(_shown(known["default"])), meaning)
         console.print(table)
     presets = method["presets"]
     cells = {name: preset for name, preset in presets.items() if "/" in name and not preset["sources"]}
@@ -94,7 +97,7 @@ def _print_one(method: Mapping[str, Any]) -> None:
         console.print(f"\npreset [bold]{name}[/bold]  ({preset['source']})", highlight=False)
         for key, value in values.items():
             origin = f"   [dim]{sources[key]}[/dim]" if key in sources else ""
-            console.print(f"  {key} = {value!r}{origin}", highlight=False)
+            console.print(f"  {key} = {escape(_shown(value))}{origin}", highlight=False)
         for key in (key for key in sources if key not in values):
             console.print(f"  {key}: default   [dim]{sources[key]}[/dim]", highlight=False)
     if cells:
@@ -117,7 +120,7 @@ def _print_cells(console: Console, cells: Mapping[str, Mapping[str, Any]]) -> No
 
     keys = list(dict.fromkeys(key for cell in cells.values() for key in cell["values"]))
     listed = [cell["values"] for cell in cells.values()]
-    told = {key: [repr(values[key]) if key in values else "" for values in listed] for key in keys}
+    told = {key: [_shown(values[key]) if key in values else "" for values in listed] for key in keys}
     apart = [key for key in keys if len(set(told[key])) > 1]
     console.print("\npresets for a model and a data set", highlight=False)
     for key in (key for key in keys if key not in apart):

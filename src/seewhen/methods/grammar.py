@@ -143,13 +143,20 @@ def _make(term: Term, preset: str | None, parameters: Mapping[str, Any]) -> Meth
 
 
 def check(specs: Iterable[str], settings: Iterable[str] = ()) -> None:
+    """Refuse what cannot be used: `check_names`, and a single method that has no file of directions."""
+    specs, settings = list(specs), list(settings)
+    check_names(specs, settings)
+    if len(specs) == 1 and specs != [ALL]:  # of several, one that cannot be used may be left out
+        check_fitted(specs, settings)
+
+
+def check_names(specs: Iterable[str], settings: Iterable[str] = ()) -> None:
     """Refuse what no method has, and settings that are not name=value, without importing a method.
 
     Names, presets, parameters and kinds of values are in the catalogue; ranges are for the methods themselves.
     """
     from seewhen.methods import catalogue
 
-    specs, settings = list(specs), list(settings)
     named = [term for spec in specs for term in (map(_bare, METHODS.built_in) if spec == ALL else terms(spec))]
     for term in named:
         if term.preset is not None:
@@ -164,8 +171,6 @@ def check(specs: Iterable[str], settings: Iterable[str] = ()) -> None:
             _check_value(term.name, field, text)
     for text in settings:
         _check_setting([term.name for term in named], *pair(text))
-    if len(specs) == 1 and specs != [ALL]:  # of several, one that cannot be used may be left out
-        check_fitted(specs, settings)
 
 
 def check_fitted(specs: Iterable[str], settings: Iterable[str] = ()) -> None:
@@ -339,7 +344,7 @@ def label_of(description: Mapping[str, Any]) -> str:
     except InvalidMethod:
         given = description.get("parameters")  # anything, in a stranger's file
         known = given.items() if isinstance(given, Mapping) else ()
-        settings = ",".join(f"{name}={_text(value)}" for name, value in known)
+        settings = ",".join(f"{name}={as_text(value)}" for name, value in known)
         return f"{description.get('method')}:{settings}" if settings else str(description.get("method"))
 
 
@@ -358,7 +363,7 @@ def _written(cls: type[Method], name: str, value: Any) -> str:
     from seewhen.decoding.method import parameter_kinds
 
     if not isinstance(value, float):
-        return _text(value)
+        return as_text(value)
     kind = parameter_kinds(cls)[name]
     # What is written without a fraction is read as a whole number where that is allowed too.
     for text in (f"{value:g}", f"{value!r}"):
@@ -368,11 +373,12 @@ def _written(cls: type[Method], name: str, value: Any) -> str:
     return text.replace("e+", "e")
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """A value as it is written in a method's name."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(_text, value))}]"
+        return f"[{','.join(map(as_text, value))}]"
     if not isinstance(value, str):
         return repr(value).replace("e+", "e")
     plain = re.fullmatch(r'[^:+,="\[\]\s]([^:+,="\[\]\n]*[^:+,="\[\]\s])?', value)
