@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 from seewhen.errors import UnsupportedModel
 from seewhen.served.pictures import image_part
 from seewhen.served.replies import Completion
-from seewhen.served.server import RequestRefused
+from seewhen.served.server import RequestRefused, ServerFailed
 
 MOST_LIKELIEST = (20, 5)
 CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
@@ -93,8 +93,8 @@ def probe(ask: Ask) -> Offers:
     word = next((piece.text.strip() for piece in whole.pieces if piece.text.strip()), "")
     if not half or not word or len(whole.pieces) < 3:
         return Offers(count)
-    rest = _tried(ask, request(begun(described, half), max_tokens=_TOKENS // 2, **CONTINUE))
-    stopped = _tried(ask, request(described, max_tokens=_TOKENS, stop=[word], include_stop_str_in_output=True))
+    rest = _offered(ask, request(begun(described, half), max_tokens=_TOKENS // 2, **CONTINUE))
+    stopped = _offered(ask, request(described, max_tokens=_TOKENS, stop=[word], include_stop_str_in_output=True))
     return Offers(
         count,
         continues=rest is not None and _goes_on(half, rest.text, whole.text),
@@ -111,11 +111,11 @@ def _how_to_ban(
 
     By its number, where servers tell it: a word's spelling may be another number of tokens in another place.
     """
-    found = _tried(ask, first(**told, **TELL_NUMBERS))
+    found = _offered(ask, first(**told, **TELL_NUMBERS))
     number = found.pieces[0].number if found is not None and found.pieces else None
 
     def heeded(**ban: Any) -> bool:
-        without = _tried(ask, first(**ban))
+        without = _offered(ask, first(**ban))
         return without is not None and without.text.strip() not in ("", word)
 
     if number is not None and heeded(logit_bias={str(number): NEVER}):
@@ -144,6 +144,16 @@ def _tried(ask: Ask, asked: Mapping[str, Any]) -> Completion | None:
     try:
         return ask([asked])[0]
     except RequestRefused:
+        return None
+
+
+def _offered(ask: Ask, asked: Mapping[str, Any]) -> Completion | None:
+    """The same for what a server need not have: some fail at it where they could refuse."""
+    try:
+        return _tried(ask, asked)
+    except ServerFailed as error:
+        if error.status != 500:
+            raise
         return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NotRequired
 
@@ -21,7 +21,7 @@ _HINT = "Is this the address of an OpenAI-compatible server?"
 
 class _Likely(TypedDict):
     token: str
-    logprob: Finite
+    logprob: Finite | None  # null: minus infinity, which JSON does not have
 
 
 class _Token(_Likely):
@@ -32,8 +32,13 @@ class _LogProbs(TypedDict):
     content: NotRequired[list[_Token] | None]
 
 
+class _Part(TypedDict):
+    type: NotRequired[str]
+    text: NotRequired[str | None]
+
+
 class _Message(TypedDict):
-    content: NotRequired[str | None]
+    content: NotRequired[str | list[_Part] | None]
 
 
 class _Choice(TypedDict):
@@ -49,8 +54,8 @@ class _Details(TypedDict):
 
 
 class _Usage(TypedDict):
-    prompt_tokens: NotRequired[Count]
-    completion_tokens: NotRequired[Count]
+    prompt_tokens: NotRequired[Count | None]
+    completion_tokens: NotRequired[Count | None]
     prompt_tokens_details: NotRequired[_Details | None]
 
 
@@ -113,19 +118,35 @@ class Completion:
 def read_reply(body: bytes) -> Completion:
     """The first choice of a chat completion; InvalidInput where it is none."""
     value = parse_json(body.decode("utf-8", "replace"), _WHAT, _HINT)
-    if isinstance(value, dict) and value.get("error"):  # some say so with the status of a success
-        raise InvalidInput(f"The server's answer is an error: {str(value['error'])[:_QUOTED]}", "Ask again later.")
+    said = _said(value) if isinstance(value, dict) else None
+    if said:  # some say so with the status of a success
+        hint = "Check the address (…/v1) and the name of the served model, or ask again later."
+        raise InvalidInput(f"The server's answer is an error: {str(said)[:_QUOTED].rstrip('.')}.", hint)
     check_form(_Reply, value, _WHAT, _HINT)
     choice = value["choices"][0]
-    text = choice["message"].get("content") or ""
+    text = _text(choice["message"].get("content"))
     tokens = (choice.get("logprobs") or {}).get("content") or []
     used = value.get("usage") or {}
     cached = (used.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    usage = Usage(0, used.get("prompt_tokens", 0), cached, used.get("completion_tokens", 0))
+    usage = Usage(0, used.get("prompt_tokens") or 0, cached, used.get("completion_tokens") or 0)
     finish = choice.get("finish_reason") or "stop"
     likeliest = _likeliest(tokens[0]) if tokens else ()
     pieces = _pieces(text, tokens, choice.get("token_ids") or [])
     return Completion(text, pieces, finish, choice.get("stop_reason", ...), likeliest, usage)
+
+
+def _said(value: Mapping[str, Any]) -> Any:
+    """What a server says in place of an answer."""
+    if value.get("error") or "choices" in value:
+        return value.get("error")
+    return value.get("message") or value.get("detail")
+
+
+def _text(content: str | Sequence[_Part] | None) -> str:
+    """What a message says. Some servers tell it in parts, one of which may be what the model thought before."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(part.get("text") or "" for part in content if part.get("type", "text") == "text")
 
 
 def _pieces(text: str, tokens: Sequence[_Token], numbers: Sequence[int]) -> tuple[Piece, ...]:
@@ -145,7 +166,7 @@ def _pieces(text: str, tokens: Sequence[_Token], numbers: Sequence[int]) -> tupl
         if not spelled or not text.startswith(spelled, start):
             continue
         whole = text[at : start + len(spelled)]
-        pieces.append(Piece(whole, min(token["logprob"], 0.0), _likeliest(token), number))
+        pieces.append(Piece(whole, _log_prob(token), _likeliest(token), number))
         at = start + len(spelled)
     if text[at:]:
         pieces.append(Piece(text[at:]))
@@ -153,8 +174,13 @@ def _pieces(text: str, tokens: Sequence[_Token], numbers: Sequence[int]) -> tupl
 
 
 def _likeliest(token: _Token) -> tuple[Likely, ...]:
-    found = [Likely(_plain(each["token"]), min(each["logprob"], 0.0)) for each in token.get("top_logprobs") or ()]
+    told = [(_plain(each["token"]), _log_prob(each)) for each in token.get("top_logprobs") or ()]
+    found = [Likely(text, log_prob) for text, log_prob in told if log_prob is not None]
     return tuple(sorted(found, key=lambda each: -each.log_prob))
+
+
+def _log_prob(token: _Likely) -> float | None:
+    return None if token["logprob"] is None else min(token["logprob"], 0.0)
 
 
 def _plain(token: str) -> str:

@@ -31,6 +31,7 @@ _MOST_QUOTED = 300  # characters of a server's own words
 _LONGEST_WAIT = 60.0  # between two tries, whatever the server asks for; up to half of it is added at random
 _TRIES_OF_NONSENSE = 2  # a slip passes, a wrong address does not
 _TRIES_OF_SILENCE = 2  # where nothing was ever heard of the server
+_UNABLE = "not supported"  # what llama.cpp says of pictures with the status of its own failures
 _RIGHT = "Is this the address of an OpenAI-compatible server?"
 _CLOSING = 5.0  # seconds until what hangs is left alone
 
@@ -274,7 +275,8 @@ class Server:
             return ServerFailed(told, f"Put a valid key into the environment: {KEY}, or name another."), False
         if status == 404:
             return ServerFailed(told, "Check the address (…/v1) and the name of the served model."), False
-        if status in (408, 409, 425, 429) or status >= 500:
+        unable = status == 501 or (status == 500 and _UNABLE in said.lower())
+        if status in (408, 409, 425, 429) or (status >= 500 and not unable):
             asked = _retry_after(error.headers.get("retry-after", ""))
             later = f"in {asked:.0f} seconds, as it asks" if asked >= 1 else "later"
             return ServerFailed(told, f"It may pass: try again {later}, or ask for less at once."), True
