@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Literal
 
@@ -19,7 +19,7 @@ from seewhen.server.choosing import offered, public
 from seewhen.server.completing import Completion
 from seewhen.server.engine import Engine
 from seewhen.server.failures import ApiError
-from seewhen.server.guard import Guard
+from seewhen.server.guard import App, Guard, Receive, Send
 from seewhen.server.metrics import CONTENT_TYPE
 from seewhen.server.responding import json_body, respond, told
 from seewhen.server.schema import ChatRequest, CheckRequest, parse
@@ -59,7 +59,18 @@ def create_app(engines: Mapping[str, Engine], settings: Settings) -> Guard:
     app.add_exception_handler(RequestValidationError, told)
     _add_routes(app, engines, settings)
     _describe(app, engines, settings)
-    return Guard(app, settings)
+    return Guard(_with_head(app), settings)
+
+
+def _with_head(app: App) -> App:
+    """Health checks and proxies ask with HEAD: what GET answers, whose body the protocol then leaves out."""
+
+    async def answered(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # a copy: the protocol still sees HEAD in its own
+        await app(scope, receive, send)
+
+    return answered
 
 
 def _add_routes(app: FastAPI, engines: Mapping[str, Engine], settings: Settings) -> None:

@@ -52,7 +52,10 @@ def check_size(request: ChatRequest, limits: Limits) -> None:
     goes_on = bool(request.continue_final_message)
     if request.messages[-1].role != ("assistant" if goes_on else "user"):
         message = f"The last message must be the {'assistant' if goes_on else 'user'}'s."
-        raise ApiError(400, "invalid_conversation", message, "Add one.", param="messages")
+        hint = (
+            "Leave out continue_final_message." if goes_on else "Or set continue_final_message to go on with it."
+        )
+        raise ApiError(400, "invalid_conversation", message, f"Add one. {hint}", param="messages")
     if request.add_generation_prompt is goes_on:
         message = "add_generation_prompt is the opposite of continue_final_message."
         raise ApiError(400, "invalid_request", message, "Leave it out.", param="add_generation_prompt")

@@ -28,7 +28,7 @@ from seewhen.server.completing import ChatReply
 from seewhen.server.failures import ApiError, internal
 from seewhen.server.jobs import Delta, Done, Failed, Finished, Job, Started
 from seewhen.server.sampling import Sampling
-from seewhen.server.schema import Seewhen, has_too_many, validated
+from seewhen.server.schema import Seewhen, Unsupported, has_too_many, validated
 from seewhen.server.settings import Settings
 
 log = logging.getLogger("seewhen.server")
@@ -64,8 +64,12 @@ _ALONG = {
     "cache_salt",
     "safety_identifier",
     "prompt_cache_key",
+    "prompt_cache_retention",
 }
-# Of these: what makes another answer to the same question, so that what was found out with one is no other's.
+# What asks for nothing, so that some clients always send it. With these values it does not go along.
+_IDLE: Mapping[str, Any] = {"logprobs": False, "stop": [], "logit_bias": {}}
+# Of what goes along: what makes another answer to the same question, so that what was found out with one is no
+# other's.
 SHAPING = {"chat_template_kwargs", "mm_processor_kwargs", "add_special_tokens"}
 # And what would hide that an answer goes on as it did before.
 _PENALTIES = {"frequency_penalty", "presence_penalty", "repetition_penalty"}
@@ -117,7 +121,7 @@ def _read(value: Mapping[str, Any], settings: Settings) -> ConfirmRequest | str:
         return "messages"
     if not images_of(messages):
         return "no image"
-    strange = sorted(set(given) - _READ - _ALONG)
+    strange = sorted(name for name, each in given.items() if name not in _READ | _ALONG and not _idle(name, each))
     if strange or n != 1:
         name = (strange or ["n"])[0]
         return name if _NAME.fullmatch(name) else "a field"  # it goes into a header
@@ -129,6 +133,17 @@ def _read(value: Mapping[str, Any], settings: Settings) -> ConfirmRequest | str:
     along = {name: each for name, each in given.items() if name in _ALONG}
     stream = given.get("stream") is True
     return ConfirmRequest(given["model"], messages, method, decoding, along, stream, usage)
+
+
+def _idle(name: str, value: Any) -> bool:
+    """Whether a field changes nothing with this value."""
+    if name in _IDLE:
+        return bool(value == _IDLE[name])
+    try:
+        validated({name: value}, Unsupported)
+    except ApiError:
+        return False
+    return True
 
 
 def _parsed(body: bytes, text_characters: int) -> Any:

@@ -99,7 +99,8 @@ class Guard:
             )
         origin = _header(scope, b"origin")
         if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
-            raise ApiError(403, "foreign_origin", "Other sites' pages may not call this server.", "")
+            hint = "Call it from a program, or serve that page from this address."
+            raise ApiError(403, "foreign_origin", "Other sites' pages may not call this server.", hint)
         if self.settings.key is not None and scope["path"] not in OPEN_PATHS:
             given = (_header(scope, b"authorization") or "").encode("utf-8", "replace")
             if not hmac.compare_digest(given, f"Bearer {self.settings.key}".encode()):

@@ -31,6 +31,7 @@ from seewhen.server.settings import Settings
 from seewhen.server.upstream import PREFIX, Upstream
 
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
+_PROBES = ["GET", "HEAD"]
 _KEPT = 64  # served models, and clients' keys, that are known at a time
 _TRIES = 3  # of each request to the other server
 _CHAT = f"{PREFIX}chat/completions"
@@ -101,13 +102,13 @@ def create_proxy(url: str, key: str | None, settings: Settings, extras: Mapping[
     app.add_exception_handler(HTTPException, told)
     app.add_exception_handler(Exception, told)
 
-    @app.get("/readyz", response_model=replies.Health)
-    @app.get("/healthz", response_model=replies.Health)
+    @app.api_route("/readyz", methods=_PROBES, response_model=replies.Health)
+    @app.api_route("/healthz", methods=_PROBES, response_model=replies.Health)
     async def healthz() -> replies.Health:
         """The process answers. Strangers may ask this, so the other server is not asked."""
         return replies.Health(status="ok")
 
-    @app.get("/metrics")
+    @app.api_route("/metrics", methods=_PROBES)
     async def metrics() -> Response:
         """Counters for Prometheus."""
         return Response(settings.metrics.text(), media_type=CONTENT_TYPE)

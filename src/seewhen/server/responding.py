@@ -95,9 +95,14 @@ async def told(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
         headers = dict(error.headers or {})
-        wrong = f"{request.url.path} does not take {request.method}."
-        what = wrong if code == "method_not_allowed" else "There is nothing here."
-        error = ApiError(error.status_code, code, what, "See /openapi.json.")
+        what, hint = (
+            "There is nothing here.",
+            "Base URLs end in /v1; chat completions are at /v1/chat/completions.",
+        )
+        if code == "method_not_allowed":
+            what = f"{request.url.path} does not take {request.method}."
+            hint = f"It takes {headers.get('Allow', 'another method')}."
+        error = ApiError(error.status_code, code, what, hint)
         return JSONResponse(error.body(), error.status, headers)
     if isinstance(error, RequestValidationError):
         name = str(error.errors()[0]["loc"][-1])

@@ -40,7 +40,9 @@ class ImageUrl(Closed):
     """Where the image is: a data URL, or an address on a host that the server allows."""
 
     url: str = Field(min_length=1, description="data:image/png;base64,... (JPEG, PNG or WebP)")
-    detail: Literal["auto", "low", "high"] | None = Field(default=None, description="Accepted, without effect.")
+    detail: Literal["auto", "low", "high", "original"] | None = Field(
+        default=None, description="Accepted, without effect."
+    )
 
 
 class ImagePart(Closed):
@@ -75,6 +77,7 @@ class OtherMessage(Closed):
     function_call: None = None
     tool_calls: NothingIn | None = None
     parsed: None = None
+    provider_specific_fields: Annotated[dict[str, None], Field(max_length=8)] | None = None
 
 
 Message = Annotated[UserMessage | OtherMessage, Field(discriminator="role")]
@@ -84,6 +87,7 @@ class StreamOptions(Closed):
     """Of a streamed answer."""
 
     include_usage: bool = False
+    include_obfuscation: Literal[False] | None = None
 
 
 class Seewhen(Closed):
@@ -130,8 +134,11 @@ class Unsupported(Closed):
     verbosity: None = None
     service_tier: Literal["auto", "default"] | None = None
     web_search_options: None = None
+    moderation: None = None
+    prompt_cache_options: None = None
 
 
+Unused = Annotated[str, Field(max_length=256, description="Accepted, without effect.")]
 Word = Annotated[str, Field(min_length=1, max_length=64)]
 TokenId = Annotated[str, Field(pattern=r"^\d{1,9}$")]
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
@@ -168,8 +175,11 @@ class ChatRequest(Unsupported):
     )
     add_generation_prompt: bool | None = Field(default=None, description="Not true with continue_final_message.")
     seewhen: Seewhen | None = None
-    # Accepted and not used.
-    user: str | None = Field(default=None, max_length=256, description="Accepted, without effect.")
+    # Accepted and not used: they say whose request it is, and how long its prompt is remembered.
+    user: Unused | None = None
+    safety_identifier: Unused | None = None
+    prompt_cache_key: Unused | None = None
+    prompt_cache_retention: Unused | None = None
 
 
 class CheckRequest(Closed):
@@ -261,7 +271,10 @@ def _first(errors: Sequence[Any]) -> Any:
     """The first error. Of a value that may be of several kinds, what is wrong with the kind that it is."""
     around = errors[0]["loc"][:-1]
     siblings = [each for each in errors if around and each["loc"][: len(around)] == around]
-    return next((each for each in siblings if not each["type"].endswith("_type")), errors[0])
+    # What is wrong further inside is wrong with a value of the right kind, too.
+    deep = len(around) + 1
+    inside = (each for each in siblings if not each["type"].endswith("_type") or len(each["loc"]) > deep)
+    return next(inside, errors[0])
 
 
 def _fields(place: tuple[int | str, ...]) -> list[str]:

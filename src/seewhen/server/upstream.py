@@ -51,7 +51,7 @@ _NOT_ON = {
     "referer",
     "cookie",
 }
-_NOT_BACK = {"set-cookie"}
+_NOT_BACK = {"set-cookie", "date"}  # ours has a date of its own, and two are one too many for some proxies
 
 
 class Upstream:
