@@ -12,6 +12,7 @@ from PIL import Image
 import seewhen
 from seewhen.errors import SeewhenError, UnsupportedModel
 from seewhen.scenes import dataset, render
+from seewhen.served.server import RequestRefused
 from served.dialects import dialect, elsewhere, in_parts, llama_cpp, sglang, silent, tgi
 from served.fault_server import Handler, completion, faulty, says, sees
 from server.loopback import MODEL, Running, running
@@ -84,6 +85,30 @@ def test_an_error_with_the_status_of_a_success_is_told(body: dict[str, Any], sai
         with pytest.raises(SeewhenError, match=f"is an error: .*{said}.*Check the address"):
             model.generate(Image.new("RGB", (8, 8)), ASK)
         model.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"error": {"message": "too long.", "type": "invalid_request_error"}}, "too long."),
+        ({"object": "error", "message": "too long", "code": 400}, "too long."),
+        ({"error": "too long", "error_type": "validation"}, "too long."),
+        ({"detail": "too long"}, "too long."),
+        (
+            {"detail": [{"loc": ["body"], "msg": "too long"}]},
+            '{"detail": [{"loc": ["body"], "msg": "too long"}]}.',
+        ),
+        (b"too long", "too long."),
+        (b'{"error": {"message": "too lo', '{"error": {"message": "too lo.'),
+    ],
+)
+def test_a_servers_own_words_are_told(body: Any, said: str) -> None:
+    with faulty(says(body, 422)) as engine:
+        model = seewhen.remote(engine.url, "any")
+        with pytest.raises(RequestRefused) as told:
+            model.generate(Image.new("RGB", (8, 8)), ASK)
+        model.close()
+    assert told.value.message == f"{engine.url} answered 422: {said}"
 
 
 def test_a_failure_that_says_what_is_not_supported_is_no_failure() -> None:

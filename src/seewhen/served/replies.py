@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NotRequired
 
@@ -118,7 +118,7 @@ class Completion:
 def read_reply(body: bytes) -> Completion:
     """The first choice of a chat completion; InvalidInput where it is none."""
     value = parse_json(body.decode("utf-8", "replace"), _WHAT, _HINT)
-    said = _said(value) if isinstance(value, dict) else None
+    said = _said(value)
     if said:  # some say so with the status of a success
         hint = "Check the address (…/v1) and the name of the served model, or ask again later."
         raise InvalidInput(f"The server's answer is an error: {str(said)[:_QUOTED].rstrip('.')}.", hint)
@@ -135,11 +135,24 @@ def read_reply(body: bytes) -> Completion:
     return Completion(text, pieces, finish, choice.get("stop_reason", ...), likeliest, usage)
 
 
-def _said(value: Mapping[str, Any]) -> Any:
+def words_of(body: bytes) -> str:
+    """What a server says in an error: the message in it, or all of it where there is none."""
+    text = body.decode("utf-8", "replace")
+    try:
+        said = _said(parse_json(text, _WHAT))
+    except InvalidInput:
+        return text
+    return said if isinstance(said, str) else text
+
+
+def _said(value: Any) -> Any:
     """What a server says in place of an answer."""
-    if value.get("error") or "choices" in value:
-        return value.get("error")
-    return value.get("message") or value.get("detail")
+    if not isinstance(value, dict):
+        return None
+    said = value.get("error")
+    if not said and "choices" not in value:
+        said = value.get("message") or value.get("detail")
+    return (said.get("message") or said) if isinstance(said, dict) else said
 
 
 def _text(content: str | Sequence[_Part] | None) -> str:

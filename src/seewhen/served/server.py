@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from seewhen.errors import InvalidInput, MissingDependency, SeewhenError
 from seewhen.served.keys import checked_key, checked_name, hidden, hidden_in_answer
-from seewhen.served.replies import Completion, Usage, read_reply
+from seewhen.served.replies import Completion, Usage, read_reply, words_of
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -265,7 +265,7 @@ class Server:
 
     def _refused(self, error: _Status) -> tuple[ServerFailed | RequestRefused, bool]:
         """The same for a status, and whether it may pass."""
-        status, said = error.status, self._quoted(error.body.decode("utf-8", "replace"))
+        status, said = error.status, self._quoted(words_of(error.body))
         told = _ended(f"{self.url} answered {status}: {said}" if said else f"{self.url} answered {status}")
         if 300 <= status < 400:
             where = self._quoted(error.headers.get("location", ""))
