@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -95,6 +96,17 @@ def test_how_to_go_on_with_an_answer_is_told(server: Running) -> None:
     begun = [*question("w5", 1), {"role": "assistant", "content": "w8"}]
     assert "continue_final_message" in error(post(server, {**SMALL, "messages": begun}), 400)["hint"]
     assert post(server, {**SMALL, "messages": begun, "continue_final_message": True}).status_code == 200
+
+
+@pytest.mark.parametrize("options", [{}, {"logprobs": True}, {"n": 2, "temperature": 1}])
+def test_every_piece_says_whether_it_is_the_last(server: Running, options: dict[str, Any]) -> None:
+    """OpenAI's have the field, null until the end; `undefined` is not null in JavaScript."""
+    body = {**SMALL, "max_tokens": 5, "stream": True, **options}
+    lines = post(server, body).text.split("\n\n")
+    assert lines[-2:] == ["data: [DONE]", ""]
+    choices = [choice for line in lines[:-2] for choice in json.loads(line.removeprefix("data: "))["choices"]]
+    n = options.get("n", 1)
+    assert [choice["finish_reason"] for choice in choices] == [None] * (len(choices) - n) + ["length"] * n
 
 
 # -- in front of another server ----------------------------------------------------------------------------------

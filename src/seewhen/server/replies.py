@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 
 class Reply(BaseModel):
@@ -136,6 +136,11 @@ class ChunkChoice(Reply):
     stop_reason: str | None = None
     token_ids: list[int] | None = None
     seewhen: dict[str, Any] | None = None
+
+    @model_serializer(mode="wrap")
+    def _with_reason(self, rest: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What is nothing is left out of pieces, but for the reason, which OpenAI's always have."""
+        return {"finish_reason": None, **rest(self)}
 
 
 class ChatChunk(Reply):
