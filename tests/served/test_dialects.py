@@ -87,6 +87,13 @@ def test_an_error_with_the_status_of_a_success_is_told(body: dict[str, Any], sai
         model.close()
 
 
+def test_empty_lines_that_keep_a_connection_alive_are_no_part_of_the_answer() -> None:
+    with faulty(says(b"\n\n \n" + json.dumps(completion()).encode())) as engine:
+        model = seewhen.remote(engine.url, "any", tries=1)
+        assert model.generate(Image.new("RGB", (8, 8)), ASK).text == "A dog."
+        model.close()
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [

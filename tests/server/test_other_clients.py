@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from stranger import about_an_image
 
 import seewhen
 from runs.tiny_checkpoint import write
+from served.fault_server import Fault, Handler, completion, faulty, says
 
 SMALL = {"model": MODEL, "messages": question("w5", 1), "max_tokens": 2, "temperature": 0}
 URL = data_url(picture(1))
@@ -92,6 +94,16 @@ def test_a_wrong_part_is_named_and_not_its_message(server: Running, part: Any, p
     assert error(reply, 400)["param"] == place
 
 
+def test_a_packed_body_is_told_as_such(server: Running) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    packed = gzip.compress(json.dumps(SMALL).encode())
+    reply = httpx2.post(f"{server.url}/v1/chat/completions", content=packed, headers=headers, timeout=60)
+    assert "Content-Encoding" in error(reply, 415)["hint"]
+    plain = headers | {"Content-Encoding": "identity"}
+    reply = httpx2.post(f"{server.url}/v1/chat/completions", json=SMALL, headers=plain, timeout=60)
+    assert reply.status_code == 200
+
+
 def test_how_to_go_on_with_an_answer_is_told(server: Running) -> None:
     begun = [*question("w5", 1), {"role": "assistant", "content": "w8"}]
     assert "continue_final_message" in error(post(server, {**SMALL, "messages": begun}), 400)["hint"]
@@ -139,6 +151,38 @@ def test_what_passes_has_one_of_each_header(proxy: Proxy, path: str) -> None:
 @pytest.mark.parametrize("busy", [{"tool_choice": "auto"}, {"response_format": {"type": "json_object"}}])
 def test_fields_that_ask_for_something_pass(proxy: Proxy, busy: dict[str, Any]) -> None:
     assert post(proxy, about_an_image(model=MODEL, **busy)).headers["x-seewhen-passed"] in busy
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "code", "said"),
+    [
+        (
+            says({"error": "Unexpected endpoint. Returning 200 anyway"}),
+            502,
+            "upstream_failed",
+            "Unexpected endpoint",
+        ),
+        (says({"detail": "no such model"}, 404), 404, "upstream_refused", "answered 404: no such model."),
+        (says(b"overloaded", 503, retry_after="0"), 502, "upstream_failed", "answered 503: overloaded."),
+        (says({"error": {"message": "too long"}}, 422), 422, "upstream_refused", "answered 422: too long."),
+    ],
+)
+def test_errors_of_another_engine_are_told_in_its_words(fault: Fault, status: int, code: str, said: str) -> None:
+    with faulty(fault) as engine, proxying(engine.url) as proxy:
+        found = error(post(proxy, about_an_image()), status)
+    assert found["code"] == code and said in found["message"] and "127.0.0.1" not in found["message"]
+
+
+def test_an_engine_that_sees_no_pictures_is_told_as_such() -> None:
+    def blind(handler: Handler) -> None:
+        pictured = "image_url" in json.dumps(handler.body)
+        said = {"error": {"code": 500, "message": "image input is not supported - hint: mmproj"}}
+        (says(said, 500) if pictured else says(completion()))(handler)
+
+    with faulty(blind) as engine, proxying(engine.url) as proxy:
+        found = error(post(proxy, about_an_image()), 400)
+    assert found["code"] == "cannot_confirm" and "takes no images" in found["message"]
+    assert "mmproj" in found["message"] and "127.0.0.1" not in found["message"]
 
 
 # -- health checks, proxies and browsers -------------------------------------------------------------------------

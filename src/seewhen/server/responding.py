@@ -24,6 +24,8 @@ async def json_body(request: Request) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # also keeps forms of other sites' pages out
         raise ApiError(415, "not_json", "The body must be JSON.", "Set Content-Type: application/json.")
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise ApiError(415, "not_json", "The body is packed.", "Send it without Content-Encoding.")
     return await request.body()
 
 
