@@ -41,8 +41,13 @@ def error(reply: httpx2.Response, status: int) -> dict[str, Any]:
 # -- requests ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("added", [{}, {"provider_specific_fields": {"refusal": None}}, {"function_call": None}])
-def test_a_message_goes_back_with_what_litellm_adds(server: Running, added: dict[str, Any]) -> None:
+LITELLM = {"provider_specific_fields": {"refusal": None}}
+LITELLM_DUMPED = {"tool_calls": None, "function_call": None, "provider_specific_fields": None}
+HUGGINGFACE_HUB = {"reasoning": None, "tool_call_id": None, "tool_calls": None}
+
+
+@pytest.mark.parametrize("added", [LITELLM, LITELLM_DUMPED, HUGGINGFACE_HUB, {"reasoning_content": None}])
+def test_a_message_goes_back_with_what_other_clients_add(server: Running, added: dict[str, Any]) -> None:
     first = post(server, SMALL).json()["choices"][0]["message"]["content"]
     turns = [
         [*question("w5", 1), {"content": first, "role": "assistant", **more}, {"role": "user", "content": "w7"}]

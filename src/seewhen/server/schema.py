@@ -77,6 +77,9 @@ class OtherMessage(Closed):
     function_call: None = None
     tool_calls: NothingIn | None = None
     parsed: None = None
+    reasoning: None = None
+    reasoning_content: None = None
+    tool_call_id: None = None
     provider_specific_fields: Annotated[dict[str, None], Field(max_length=8)] | None = None
 
 
