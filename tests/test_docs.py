@@ -148,3 +148,13 @@ def test_committed_results_hold():
     soak = result("soak.json")
     assert all(part["held"] for part in soak["parts"].values()) and len(soak["parts"]) == 4
     assert "**no**" not in (ROOT / "benchmarks/strangers/results/repairs.md").read_text(encoding="utf-8")
+
+
+def test_repairs_can_still_be_undone():
+    """`benchmarks/strangers/repairs.py` undoes each to see its tests fail; here only that its places are there."""
+    from strangers.repairs import REPAIRS
+
+    for repair in REPAIRS:
+        source = (ROOT / "src/seewhen" / repair.file).read_text(encoding="utf-8")
+        assert repair.old in source, f"{repair.what}: {repair.old!r} is not in {repair.file}"
+        assert (ROOT / repair.tests.split()[0]).is_file(), repair.what

@@ -107,7 +107,7 @@ REPAIRS = (
         "{}",
         f"{STRANGERS} -k reply_before",
     ),
-    Repair("millions of values", "server/schema.py", "if body.count", "if 0 * body.count", f"{BOUNDS} -k million"),
+    Repair("millions of values", "server/schema.py", "    if has_too_many(", "    if 0 * has_too_many(", f"{BOUNDS} -k million"),
     Repair(
         "many entries in one place", "server/schema.py", "    _check_entries(value)\n", "", f"{BOUNDS} -k million"
     ),
@@ -186,8 +186,8 @@ REPAIRS = (
     ),
     Repair(
         "tiny top_p",
-        "server/sampling.py",
-        "    enough[0] = False",
+        "equations/drawing.py",
+        "    enough[:, 0] = False",
         "    pass",
         "tests/server/test_text.py -k likeliest",
     ),

@@ -46,7 +46,10 @@ LITELLM_DUMPED = {"tool_calls": None, "function_call": None, "provider_specific_
 HUGGINGFACE_HUB = {"reasoning": None, "tool_call_id": None, "tool_calls": None}
 
 
-@pytest.mark.parametrize("added", [LITELLM, LITELLM_DUMPED, HUGGINGFACE_HUB, {"reasoning_content": None}])
+NAMED = {"name": "planner"}  # AutoGen's agents say who speaks, LangChain's and haystack's may
+
+
+@pytest.mark.parametrize("added", [NAMED, LITELLM, LITELLM_DUMPED, HUGGINGFACE_HUB, {"reasoning_content": None}])
 def test_a_message_goes_back_with_what_other_clients_add(server: Running, added: dict[str, Any]) -> None:
     first = post(server, SMALL).json()["choices"][0]["message"]["content"]
     turns = [
@@ -56,6 +59,13 @@ def test_a_message_goes_back_with_what_other_clients_add(server: Running, added:
     plain, back = (post(server, {**SMALL, "messages": each}) for each in turns)
     assert plain.status_code == back.status_code == 200
     assert plain.json()["choices"] == back.json()["choices"]
+
+
+def test_who_speaks_changes_no_answer(server: Running) -> None:
+    named = [{**message, **NAMED} for message in question("w5", 1)]
+    replies = [post(server, {**SMALL, "messages": each}) for each in (question("w5", 1), named)]
+    assert [reply.status_code for reply in replies] == [200, 200]
+    assert replies[0].json()["choices"] == replies[1].json()["choices"]
 
 
 def test_what_only_litellm_understands_is_not_left_out_silently(server: Running) -> None:

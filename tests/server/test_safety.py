@@ -82,7 +82,7 @@ def with_image(url: str) -> dict[str, Any]:
         ({"messages": []}, "invalid_request"),
         ({"messages": [{"role": "tool", "content": "w5"}]}, "invalid_request"),
         ({"messages": [{"role": "system", "content": question("w5", 1)[0]["content"]}]}, "invalid_request"),
-        ({"messages": [{"role": "user", "content": "w5", "name": "x"}]}, "unknown_parameter"),
+        ({"messages": [{"role": "user", "content": "w5", "nickname": "x"}]}, "unknown_parameter"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "invalid_request"),
         ({"messages": [{"role": "assistant", "content": "w5"}]}, "invalid_conversation"),
         ({"messages": [{"role": "user", "content": "w5 <image> w6"}]}, "reserved_text"),

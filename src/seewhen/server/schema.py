@@ -54,21 +54,24 @@ class ImagePart(Closed):
 
 Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
 
+NothingIn = Annotated[list[None], Field(max_length=0)]
+# Who speaks, of several in one role: agents send it unasked, and no chat template we know reads it.
+Name = Annotated[str, Field(max_length=256, description="Accepted, without effect.")]
+
 
 class UserMessage(Closed):
     """Text and images of the user."""
 
     role: Literal["user"]
+    name: Name | None = None
     content: str | Annotated[list[Part], Field(min_length=1, max_length=_MOST_ENTRIES, fail_fast=True)]
-
-
-NothingIn = Annotated[list[None], Field(max_length=0)]
 
 
 class OtherMessage(Closed):
     """Instructions, or an earlier answer: text only."""
 
     role: Literal["system", "developer", "assistant"]
+    name: Name | None = None
     content: str | Annotated[list[TextPart], Field(min_length=1, max_length=_MOST_ENTRIES, fail_fast=True)]
     # Clients send an answer back as they got it, with what their own classes add to it.
     refusal: None = None
