@@ -251,9 +251,9 @@ def _taking(keys: Tensor, values: Tensor, lengths: Tensor) -> Callable[..., tupl
 
     def update(key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         if fused and key.stride(-1) == value.stride(-1) == 1:
-            from seewhen.decoding.kernels.slot_kernel import write_each
+            from seewhen.decoding.kernels.cache_kernel import write_at
 
-            write_each(keys, values, lengths, key, value)
+            write_at(keys, values, lengths, key, value)
         else:
             keys[rows, :, lengths] = key[:, :, 0]
             values[rows, :, lengths] = value[:, :, 0]
