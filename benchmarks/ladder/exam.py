@@ -23,10 +23,11 @@ from ladder.methods import Named
 from ladder.rungs import Sizes
 from seewhen.asking.asker import Asker
 from seewhen.asking.attach import attach
+from seewhen.asking.options import DESCRIBE
 from seewhen.backbones.loading import resolve
 from seewhen.backbones.prompts import model_inputs
 from seewhen.decoding.method import Method
-from seewhen.runs.captioning import DESCRIBE, Captions
+from seewhen.runs.captioning import Captions
 from seewhen.runs.labelled import drawn
 from seewhen.runs.noise import HashedNoise, stream_seed
 from seewhen.runs.verdict_fitting import fitted

@@ -14,7 +14,8 @@ from torch.nn.functional import linear as stock_linear
 
 import seewhen
 from seewhen.decoding.kernels import attention_kernel, fork_kernel, linear_kernel
-from speed.kernels_layers import Items, Setting, main, profiled, replayed, step_costs, without
+from speed.items import Items, Setting, main
+from speed.kernels_layers import profiled, replayed, step_costs, without
 
 NUMBERS = {
     "none": "gates at the end",

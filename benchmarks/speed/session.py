@@ -31,7 +31,7 @@ from seewhen.speed.measure import costs, read_bandwidth
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from speed import confirm_cost, explore, kernels_layers, prefill
+from speed import confirm_cost, explore, items, kernels_layers, prefill
 
 FIRST = ("regular", "cai", "cai:contrast=3", "vcd")
 MEMVR = ("regular", "memvr")
@@ -136,7 +136,7 @@ def about(command: list[str]) -> dict[str, Any]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     return {
-        "command": kernels_layers.told(command), "device": name, "machine": machine_facts(),
+        "command": items.told(command), "device": name, "machine": machine_facts(),
         "read_bandwidth": read_bandwidth(device),
     }  # fmt: skip
 
@@ -155,9 +155,9 @@ def parts(session: Session) -> list[tuple[str, float, Callable[[], Any]]]:
         return confirm_cost.measure(session.model(llava)[0], session.inputs(llava, batch), tokens, session.rounds)
 
     def alone() -> Any:
-        setting = kernels_layers.Setting(session.place()["device"], session.tiny)
-        items = (kernels_layers.recurrent_layer, kernels_layers.relevance, kernels_layers.second_look)
-        return {item.__name__: item(setting) for item in items}
+        setting = items.Setting(session.place()["device"], session.tiny)
+        chosen = (kernels_layers.recurrent_layer, kernels_layers.relevance, kernels_layers.second_look)
+        return {item.__name__: item(setting) for item in chosen}
 
     return [
         ("llava, batch 1", 20, lambda: session.bench(llava, FIRST, 1, 96)),

@@ -13,6 +13,8 @@ import tiny
 from seewhen.asking.recalled import recalled
 from seewhen.backbones.backbone import Backbone
 from seewhen.backbones.pictures import open_image
+from seewhen.backbones.prompts import chat_prompt, model_inputs
+from seewhen.scenes import render, sample
 
 
 class Numbers:
@@ -41,3 +43,14 @@ def test_the_picture_of_every_family_comes_back(family: str) -> None:
         assert torch.equal(
             torch.tensor(list(picture.tobytes())).view(*picture.size[::-1], 3), pixels.permute(1, 2, 0)
         )
+
+
+def test_a_tokenizer_tells_the_question_as_its_processor_does() -> None:
+    model, processor = seewhen.load("packaged")
+    prompt = chat_prompt(processor, "Is there a dog?", 1)
+    inputs = model_inputs(model, processor, [[render(sample("test", 0))]], [prompt])
+    with seewhen.attach(model, "regular") as handle:
+        model.generate(**inputs, max_new_tokens=2, do_sample=False)
+    for known in (processor, processor.tokenizer):
+        found = recalled(handle.trace, Backbone.of(model), inputs, known)
+        assert found.meta["prompts"] == ["Is there a dog?"]

@@ -20,7 +20,7 @@ from seewhen.asking.doctor import model_facts
 from seewhen.backbones.loading import load_model
 from seewhen.backbones.qwen_vl import save_original
 from seewhen.backbones.shapes import SHAPES, random_inputs, random_model, shape_config
-from seewhen.backbones.supported import FAMILIES, HOW, as_markdown
+from seewhen.backbones.supported import FAMILIES, HOW
 from seewhen.benchmarks.chair.prompts import STYLES as CHAIR_STYLES
 from seewhen.benchmarks.pope.prompts import STYLES as POPE_STYLES
 from seewhen.cli import app
@@ -124,7 +124,9 @@ def test_the_page_holds_the_table() -> None:
     page = REPOSITORY / "docs" / "models.md"
     if not page.is_file():
         pytest.skip("the documentation is not part of this installation")
-    assert as_markdown() in page.read_text(encoding="utf-8")
+    known = ((f.model_type, f"`{f.checkpoint}`", ", ".join(f.tested), f.note) for f in FAMILIES)
+    rows = "\n".join(f"| {' | '.join(each)} |" for each in known)
+    assert f"\n| family | for example | tested | note |\n|---|---|---|---|\n{rows}\n" in page.read_text("utf-8")
 
 
 # -- identities --------------------------------------------------------------------------------------------

@@ -391,13 +391,3 @@ def test_never_fired_warns_once(llava):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             generate(llava, tiny.inputs("llava"))
-
-
-def test_mistakes_show_where_they_are_made():
-    model = tiny.model("llava")
-    with pytest.raises(seewhen.errors.InvalidMethod):
-        seewhen.attach(model, "nosuch")  # not entered
-    with pytest.raises(seewhen.errors.InvalidMethod, match="is no method"):
-        seewhen.attach(model, seewhen.CAI)  # the class, without ()
-    with pytest.raises(seewhen.errors.UnsupportedModel):
-        seewhen.attach("not a model", "cai")

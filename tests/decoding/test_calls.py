@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import gc
 import os
 import threading
 import warnings
@@ -310,50 +308,6 @@ def test_a_forked_process_leaves_without_the_threads_that_stayed_behind(one_thre
         thread.join(60)
 
 
-# -- using attach wrongly ----------------------------------------------------------------------------------
-
-
-def test_without_with_it_says_so():
-    model = tiny.model("llava")
-    plain = model.generate(**asked("regular", 0))
-    context = seewhen.attach(model, "cai")
-    with pytest.raises(UnsupportedMode, match="nothing happens until it is entered"):
-        context.summary()
-    with pytest.raises(UnsupportedMode, match="was called but not entered"):
-        model.generate(**asked("cai", 0))
-    with pytest.raises(UnsupportedMode, match="was not entered"):
-        context.__exit__(None, None, None)
-    with pytest.warns(UserWarning, match="never entered"):
-        del context
-        gc.collect()
-    assert "generate" not in model.__dict__ and torch.equal(model.generate(**asked("regular", 0)), plain)
-
-
-def test_contexts_may_be_made_before_they_are_entered():
-    model = tiny.model("llava")
-    first, second = seewhen.attach(model, "regular"), seewhen.attach(model, "cai")
-    with second:
-        model.generate(**asked("cai", 0))
-    with pytest.raises(UnsupportedMode, match="was called but not entered"):
-        model.generate(**asked("cai", 0))
-    with first:
-        model.generate(**asked("cai", 0))
-    assert "generate" not in model.__dict__
-
-
-def test_a_generate_of_the_callers_own_is_back_afterwards():
-    model = tiny.model("llava")
-    mine = functools.partial(type(model).generate, model, max_new_tokens=2, do_sample=False)
-    model.generate = mine
-    try:
-        with seewhen.attach(model, "cai"):
-            length = tiny.inputs("llava", rows=1)["input_ids"].shape[1]
-            assert model.generate(**tiny.inputs("llava", rows=1)).shape[1] == length + 2
-        assert model.__dict__["generate"] is mine
-    finally:
-        del model.generate
-
-
 def test_attaching_while_the_model_generates_is_one_clear_error():
     model, raised = tiny.model("llava"), list[BaseException]()
     inside, attached = threading.Event(), threading.Event()
@@ -375,28 +329,3 @@ def test_attaching_while_the_model_generates_is_one_clear_error():
         attached.set()
         thread.join(60)
     assert len(raised) == 1 and "attached while the model was generating" in str(raised[0])
-
-
-def test_a_context_is_entered_once():
-    model = tiny.model("llava")
-    context = seewhen.attach(model, "cai")
-    with context:
-        pass
-    with pytest.raises(UnsupportedMode, match="entered before"), context:
-        pass
-
-
-@pytest.mark.parametrize("how", ["function", "module", "in place"])
-def test_a_compiled_forward_is_refused(how):
-    model = tiny.model("llava")
-    try:
-        if how == "function":
-            model.forward = torch.compile(model.forward, backend="eager")
-        given = torch.compile(model, backend="eager") if how == "module" else model
-        if how == "in place":
-            model.model.language_model.layers[1].compile(backend="eager")
-        with pytest.raises(SeewhenError, match="is compiled"):
-            seewhen.attach(given, "cai")
-    finally:
-        model.__dict__.pop("forward", None)
-        model.model.language_model.layers[1]._compiled_call_impl = None

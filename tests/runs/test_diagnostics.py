@@ -14,8 +14,8 @@ from PIL import Image
 import seewhen
 from runs.tiny_checkpoint import write
 from seewhen.asking.asker import Asker, Question
+from seewhen.asking.options import DESCRIBE
 from seewhen.methods import method as make_method
-from seewhen.runs.captioning import DESCRIBE
 from seewhen.runs.diagnostics import calibration_error, diagnostics
 from seewhen.runs.labelled import Labelled, drawn
 from seewhen.runs.probing import ATTENTION, Probe

@@ -15,8 +15,9 @@ import seewhen
 from runs.tiny_checkpoint import write
 from seewhen.asking.asker import Asker
 from seewhen.asking.check import Checker
+from seewhen.asking.options import DESCRIBE
 from seewhen.errors import InvalidInput
-from seewhen.runs.captioning import DESCRIBE, Captions
+from seewhen.runs.captioning import Captions
 from seewhen.runs.diagnosis import diagnosed
 from seewhen.runs.labelled import Labelled, drawn, given, labelled
 from seewhen.runs.verdict_fitting import fitted

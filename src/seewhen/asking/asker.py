@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seewhen.asking.attach import attach
+from seewhen.asking.attach import attach, end_ids, new_part
 from seewhen.asking.features import looked_once, shared_features
 from seewhen.asking.handle import Handle
 from seewhen.asking.memory import Halving
@@ -72,7 +72,7 @@ class Asker:
         self.tokenizer = tokenizer_of(self.processor)
         self.backbone = Backbone.of(self.model)
         self.special = frozenset(self.tokenizer.all_special_ids)
-        self.ends = _ids(self.model.generation_config.eos_token_id)
+        self.ends = end_ids(self.model.generation_config.eos_token_id)
 
     def prompt(self, text: str, pictures: int = 1, raw: bool = False) -> str:
         """`text` in the model's chat template; a `raw` one is complete but for the name of the image token."""
@@ -88,12 +88,8 @@ class Asker:
     def new_tokens(self, output: Any, prompt: Tensor, ends: frozenset[int] | None = None) -> list[list[int]]:
         """The answers' tokens up to and with the one that ends each, without padding. Most models return the
         prompt before them."""
-        ids = output if isinstance(output, Tensor) else output.sequences
-        length = prompt.shape[1]
-        repeated = prompt.repeat_interleave(max(len(ids) // len(prompt), 1), dim=0).to(ids.device)
-        whole = ids.shape[1] >= length and torch.equal(ids[:, :length], repeated)
+        rows = new_part(output if isinstance(output, Tensor) else output.sequences, prompt).tolist()
         stop = self.ends if ends is None else ends
-        rows = (ids[:, length:] if whole else ids).tolist()
         return [row[: answer_length(row, stop, self.tokenizer.pad_token_id)] for row in rows]
 
     def answer(self, tokens: Sequence[int]) -> Answer:
@@ -217,7 +213,7 @@ class AttachedMethod:
                 features = stack.enter_context(image_features(asker.backbone, inputs["input_ids"]))
             plain = self._keeps_course(given)
             output = asker.model.generate(**inputs, **given, **(_COURSE if plain else {}))
-        ends = _ids(given["eos_token_id"]) if "eos_token_id" in given else None
+        ends = end_ids(given["eos_token_id"]) if "eos_token_id" in given else None
         tokens = asker.new_tokens(output, inputs["input_ids"], ends)
         if plain and self.prefix is not None and self.prefix.kept is not None:
             sequence = self.handle.session.last
@@ -261,10 +257,6 @@ def _may_share(parts: Parts) -> bool:
     asks aside, on columns that are the same however they came there."""
     tilts = all(type(intervention) is Tilt for intervention in parts.interventions)  # a subclass may do more
     return tilts and parts.loop is None and not any(isinstance(b, AlteredImage) for b in parts.branches)
-
-
-def _ids(eos: Any) -> frozenset[int]:
-    return frozenset([eos] if isinstance(eos, int) else eos or ())
 
 
 def seen_box(processor: Any, size: tuple[int, int]) -> Box:

@@ -289,13 +289,14 @@ def _keep_trace(handle: Handle, call: Call, output: Any) -> None:
     assert sequence is not None
     model, rows = session.backbone.model, sequence.rows
     ids = output if isinstance(output, Tensor) else output.sequences
-    tokens = _new_tokens(ids, inputs.get("input_ids"))
+    tokens = new_part(ids, inputs.get("input_ids"))
     indices = getattr(output, "beam_indices", None)
     if indices is None and ids.shape[0] != rows:
         handle._finished(None)
         return
     sequence.complete(call.steps)
-    facts = (sequence, session.method.to_json(), tokens, _eos_ids(model, inputs), session.entropy_base, indices)
+    ends = end_ids(option(model, inputs, "eos_token_id", None))
+    facts = (sequence, session.method.to_json(), tokens, ends, session.entropy_base, indices)
     padding = option(model, inputs, "pad_token_id", None)
     returned = ids.shape[0]
     complete = functools.partial(recalled, backbone=session.backbone, inputs=inputs)
@@ -355,7 +356,7 @@ def _check_judged(method: Method, model: Any, kwargs: dict[str, Any]) -> None:
         raise UnsupportedMode(f"{method.name} cannot run with beam search.", "Use num_beams=1.")
 
 
-def _new_tokens(ids: Tensor, prompt: Tensor | None) -> Tensor:
+def new_part(ids: Tensor, prompt: Tensor | None) -> Tensor:
     """The generated part of `ids`, (rows, steps): without the prompt, if `generate` returned it too."""
     if prompt is not None and ids.shape[1] >= prompt.shape[1] and ids.shape[0] % prompt.shape[0] == 0:
         start = prompt.repeat_interleave(ids.shape[0] // prompt.shape[0], dim=0)
@@ -364,9 +365,9 @@ def _new_tokens(ids: Tensor, prompt: Tensor | None) -> Tensor:
     return ids
 
 
-def _eos_ids(model: Any, kwargs: dict[str, Any]) -> frozenset[int]:
-    eos = option(model, kwargs, "eos_token_id", ())
-    return frozenset([eos] if isinstance(eos, int) else (int(token) for token in eos))
+def end_ids(eos: Any) -> frozenset[int]:
+    """The tokens that end an answer, in whatever form a configuration or a call has them."""
+    return frozenset([eos] if isinstance(eos, int) else map(int, () if eos is None else eos))
 
 
 def _warn_if_silent(session: Session, sequence: CachedSequence) -> None:

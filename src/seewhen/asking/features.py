@@ -8,14 +8,15 @@ question) are left as they are.
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from seewhen.decoding.fast.prompts import looking_with
 
 _PIXELS = "pixel_values"
 
@@ -48,29 +49,21 @@ def shared_features(model: Any, inputs: dict[str, Any], images: Sequence[str]) -
     return rest | {"mm_encoder_outputs": {"image": type(output)(pooler_output=expanded)}}
 
 
-@contextmanager
-def looked_once(model: Any, seen: dict[str, Any]) -> Iterator[None]:
+def looked_once(model: Any, seen: dict[str, Any]) -> AbstractContextManager[None]:
     """Inside, a picture that the vision tower saw before is not shown to it again; `seen` remembers the last one.
 
     Not where a method acts inside the tower. `generate` still gets the pixels, from which sizes are read.
     """
-    base: Any = getattr(model, "base_model", None)
-    encode = getattr(base, "get_image_features", None)
-    if encode is None or "get_image_features" in vars(base):
-        yield
-        return
 
-    @functools.wraps(encode)
-    def remembered(**given: Any) -> Any:
-        if not seen or not _equal(seen["given"], given):
-            seen.update(given=given, features=encode(**given))
-        return seen["features"]
+    def remembering(encode: Callable[..., Any]) -> Callable[..., Any]:
+        def remembered(**given: Any) -> Any:
+            if not seen or not _equal(seen["given"], given):
+                seen.update(given=given, features=encode(**given))
+            return seen["features"]
 
-    base.get_image_features = remembered
-    try:
-        yield
-    finally:
-        del base.get_image_features
+        return remembered
+
+    return looking_with(model, remembering)
 
 
 def _equal(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -19,6 +19,7 @@ from seewhen.backbones.backbone import Backbone
 from seewhen.backbones.loading import load_processor, tokenizer_of
 from seewhen.backbones.pictures import picture_file
 from seewhen.backbones.pixels import Views
+from seewhen.backbones.prompts import chat_prompt
 from seewhen.decoding.trace import Trace
 from seewhen.errors import SeewhenError, UnsupportedMode
 
@@ -60,10 +61,8 @@ def _prompts(tokenizer: Any, backbone: Backbone, ids: Any) -> list[str]:
 
 def _bare(prompt: str, processor: Any, tokenizer: Any) -> str:
     """The question without what the chat template puts around it, such as USER: and ASSISTANT:."""
-    content = [{"type": "image"}, {"type": "text", "text": _MARK}]
     with suppress(Exception):  # templates are programs of others: one that refuses this leaves the prompt as it is
-        text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
-        before, _, after = text.partition(_MARK)
+        before, _, after = chat_prompt(processor, _MARK, 1).partition(_MARK)
         start, end = (_plain(part, processor, tokenizer) for part in (before, after))
         if prompt.startswith(start) and prompt.endswith(end):
             return prompt.removesuffix(end).removeprefix(start).strip() or prompt

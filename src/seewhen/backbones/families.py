@@ -14,10 +14,6 @@ from torch import nn
 Family = Callable[[nn.Module], dict[str, Any]]
 
 
-def _nothing_special(model: nn.Module) -> dict[str, Any]:
-    return {}
-
-
 def _blip(model: Any) -> dict[str, Any]:
     """(Instruct)BLIP-2: `generate` hands embeddings to an inner causal model and drives that one."""
     inner = model.language_model
@@ -40,4 +36,4 @@ def register_family(model_type: str, family: Family) -> None:
 def exceptions_of(model: nn.Module) -> Family:
     """The entry for this model's `config.model_type`, or one that adds nothing."""
     config = getattr(model, "config", None)
-    return _FAMILIES.get(getattr(config, "model_type", ""), _nothing_special)
+    return _FAMILIES.get(getattr(config, "model_type", ""), lambda model: {})

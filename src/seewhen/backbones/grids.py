@@ -9,7 +9,7 @@ those of the prompt; where none does, a run of a square number of tokens is take
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,6 +47,18 @@ class ImageGrid:
         """The (height, width) map of per-token weights (tokens,)."""
         index = torch.arange(self.height)[:, None] * self.stride + torch.arange(self.width)[None]
         return weights[self.start + index]
+
+    def centre(self, row: int, column: int) -> tuple[float, float]:
+        """The middle of a patch, as fractions of the picture."""
+        left, top, right, bottom = self.box
+        across, down = (column + 0.5) / self.width, (row + 0.5) / self.height
+        return left + across * (right - left), top + down * (bottom - top)
+
+
+def placed_grids(grids: Sequence[ImageGrid]) -> tuple[ImageGrid, ...]:
+    """Those of the first picture whose tokens have a place: its tiles, or the whole of it."""
+    own = [grid for grid in grids if grid.image == 0 and grid.kind != "queries"]
+    return tuple(grid for grid in own if grid.kind != "thumbnail") or tuple(own)
 
 
 def image_grids(backbone: Backbone, inputs: dict[str, Any], rows: int) -> tuple[tuple[ImageGrid, ...], ...]:

@@ -65,13 +65,3 @@ FAMILIES: tuple[Family, ...] = (
 def family_of(model_type: str) -> Family | None:
     """The entry for a `config.model_type`, None where there is none."""
     return next((family for family in FAMILIES if family.model_type == model_type), None)
-
-
-def as_markdown() -> str:
-    """The table of docs/models.md."""
-    lines = ["| family | for example | tested | note |", "|---|---|---|---|"]
-    for family in FAMILIES:
-        lines.append(
-            f"| {family.model_type} | `{family.checkpoint}` | {', '.join(family.tested)} | {family.note} |"
-        )
-    return "\n".join(lines) + "\n"

@@ -11,7 +11,7 @@ import typer
 
 from seewhen.benchmarks import BENCHMARKS, benchmark_class, benchmark_names
 from seewhen.cli.groups import Command, Commands
-from seewhen.cli.options import check_folder
+from seewhen.cli.options import BenchName, check_folder
 
 if TYPE_CHECKING:
     from seewhen.benchmarks.checking import Finding
@@ -57,9 +57,7 @@ def check(
 
 @group.command(cls=Command)
 def get(
-    benchmark: Annotated[
-        str, typer.Argument(metavar="BENCH", help=f"{', '.join(BENCHMARKS.built_in)}, or your own.")
-    ],
+    benchmark: BenchName,
     to: Annotated[Path, typer.Option("--to", help="Folder to put the files into; may hold others already.")],
     image_list: Annotated[
         str | None, typer.Option("--image-list", help="CHAIR: pictures of a packaged list, or of a file of ids.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from seewhen.cli.options import AUTO, DecodingFlags, ModelFlags, PictureModelFlags, check_folder
+from seewhen.cli.options import AUTO, DecodingFlags, ModelFlags, NewTokens, PictureModelFlags, check_folder
 from seewhen.cli.starting import starting
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ Photo = Literal["cat", "coffee", "astronaut", "all"]
 class SampledFlags(DecodingFlags):
     """Sampled unless told otherwise: greedily the small models say what they believe, so asking changes little."""
 
-    max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", "-n", min=1, help="The longest answer, in tokens.")
-    ] = 64
+    max_new_tokens: NewTokens = 64
     do_sample: Annotated[
         bool, typer.Option("--do-sample/--greedy", help="Sample, or take the likeliest token.")
     ] = True

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from seewhen.cli.options import LoadingFlags, ModelFlags
+from seewhen.cli.options import LoadingFlags
 from seewhen.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -106,8 +106,7 @@ def diagnose(
     from seewhen.backbones.loading import check_name
     from seewhen.runs.labelled import check_enough
 
-    flags = ModelFlags(model=model, **{f.name: getattr(loading, f.name) for f in dataclasses.fields(loading)})
-    check_name(flags.model, flags.revision)
+    check_name(model, loading.revision)
     images = _own(photos, material) if photos else material.images()
     if not photos:
         check_enough(images)
@@ -118,7 +117,7 @@ def diagnose(
     from seewhen.runs.ladder import ladder, predictions, scalars
 
     ways = ("greedy", "sampled") if decoding == "both" else (decoding,)
-    loaded = open_model(flags.model, flags.loading())
+    loaded = open_model(model, loading.loading())
     found = None if photos else diagnosed(material.captions(loaded), images, ways, draws)
     looked = _looked(loaded, images, material, labels=not photos)
     like = scalars(looked, found)

@@ -95,9 +95,9 @@ def figure(
     entry = catalogue.figure_named(name)
     out = out or Path(f"{name}.png")
     style.check_target(out)
-    check_writable(out)
-    check_writable(data or out.with_suffix(".json"))
     numbers = data or out.with_suffix(".json")
+    check_writable(out)
+    check_writable(numbers)
     if trace is not None and numbers.resolve() == trace.with_suffix(".json").resolve():
         raise InvalidInput("The numbers would overwrite the trace.", "Give another --out, or --data.")
     style.need_matplotlib()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from seewhen.asking.options import Decoding
+from seewhen.benchmarks import BENCHMARKS
 from seewhen.errors import InvalidInput, InvalidMethod, UnsupportedMode, UnsupportedModel
 
 if TYPE_CHECKING:
@@ -58,6 +59,21 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="name=value, for every named method with that parameter; may be repeated."),
 ]
+
+
+NewTokens = Annotated[int, typer.Option("--max-new-tokens", "-n", min=1, help="The longest answer, in tokens.")]
+DoSample = Annotated[bool, typer.Option("--do-sample", help="Sample instead of taking the likeliest token.")]
+Temperature = Annotated[float | None, typer.Option("--temperature", help="Of sampling; 1 unless given.")]
+OpenPage = Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser, or only write it.")]
+RunData = Annotated[
+    Path | None, typer.Option("--data", help="Of runs over files: folder of the benchmark, as for `eval`.")
+]
+RunImages = Annotated[Path | None, typer.Option("--images", help="Of runs over files: folder of pictures.")]
+Lemmatizer = Annotated[
+    str | None, typer.Option("--lemmatizer", help="CHAIR, AMBER: offline (the default) or nltk.")
+]
+BenchName = Annotated[str, typer.Argument(metavar="BENCH", help=f"{', '.join(BENCHMARKS.built_in)}, or your own.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", callback=show_traceback)]
 
 
 @dataclass(frozen=True)
@@ -111,9 +127,7 @@ class _NamedModel:
 class ModelFlags(LoadingFlags, _NamedModel):
     """Which model, and how it is loaded."""
 
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error.", callback=show_traceback)
-    ] = False
+    debug: Debug = False
 
     def remote(self) -> Remote | None:
         """The model as a served one, where it is one."""
@@ -193,13 +207,9 @@ class AnyModelFlags(ServerFlags, PictureModelFlags):
 class DecodingFlags(Decoding):
     """How tokens are chosen; the names are those of transformers. Greedy unless `do_sample`."""
 
-    max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", "-n", min=1, help="The longest answer, in tokens.")
-    ] = 128
-    do_sample: Annotated[
-        bool, typer.Option("--do-sample", help="Sample instead of taking the likeliest token.")
-    ] = False
-    temperature: Annotated[float | None, typer.Option("--temperature", help="Of sampling; 1 unless given.")] = None
+    max_new_tokens: NewTokens = 128
+    do_sample: DoSample = False
+    temperature: Temperature = None
     top_p: Annotated[float | None, typer.Option("--top-p", help="Of sampling; 1 (off) unless given.")] = None
     top_k: Annotated[
         int | None, typer.Option("--top-k", help="Of sampling; 0 (off) unless given, not transformers' 50.")
@@ -281,27 +291,17 @@ def _takes_files(folder: Path) -> bool:
 def flags(command: Callable[..., None]) -> Callable[..., None]:
     """Spread the parameters of `command` that are dataclasses into one option per field."""
     hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)}
     spread: list[inspect.Parameter] = []
-    groups: dict[str, type] = {}
     for name, parameter in inspect.signature(command).parameters.items():
-        kind = hints[name]
-        if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-            groups[name] = kind
-            own = get_type_hints(kind, include_extras=True)
-            for field in dataclasses.fields(kind):
-                spread.append(
-                    inspect.Parameter(
-                        field.name,
-                        inspect.Parameter.KEYWORD_ONLY,
-                        default=field.default,
-                        annotation=own[field.name],
-                    )
-                )
-        else:
-            default = parameter.default
-            spread.append(
-                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name])
-            )
+        options = [(name, parameter.default, hints[name])]
+        if name in groups:
+            own = get_type_hints(groups[name], include_extras=True)
+            options = [(f.name, f.default, own[f.name]) for f in dataclasses.fields(groups[name])]
+        spread += [
+            inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for option, default, kind in options
+        ]
 
     @functools.wraps(command)
     def flat(**values: Any) -> None:

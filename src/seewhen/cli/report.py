@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from seewhen.cli.options import ModelFlags, check_folder
+from seewhen.cli.options import ModelFlags, RunData, RunImages, check_folder
 
 
 def report(
@@ -23,12 +23,8 @@ def report(
             min=0, help="Feed so many answers of each comparison through their models again, for risk and maps."
         ),
     ] = 0,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="Of runs over files: folder of the benchmark, as for `eval`.")
-    ] = None,
-    images: Annotated[
-        Path | None, typer.Option("--images", help="Of runs over files: folder of pictures.")
-    ] = None,
+    data: RunData = None,
+    images: RunImages = None,
 ) -> None:
     """Compare runs: intervals, paired tests, the paper's figures, and in words whether a difference is real.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seewhen.benchmarks import SCENES
-from seewhen.cli.options import LoadingFlags, ModelFlags, ServerFlags, given, refuse
+from seewhen.cli.options import Lemmatizer, LoadingFlags, ModelFlags, ServerFlags, given, refuse
 from seewhen.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -40,9 +40,7 @@ class AskFlags:
     ] = None
     style: Annotated[str | None, typer.Option("--style", help="Prompt style; see docs/benchmarks.md.")] = None
     parser: Annotated[str | None, typer.Option("--parser", help="Answer parser.")] = None
-    lemmatizer: Annotated[
-        str | None, typer.Option("--lemmatizer", help="CHAIR, AMBER: offline (the default) or nltk.")
-    ] = None
+    lemmatizer: Lemmatizer = None
     similarity: Annotated[
         str | None,
         typer.Option("--similarity", help="AMBER: related (the default), or spacy (word vectors, as published)."),

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seewhen.atomic import write
-from seewhen.benchmarks import BENCHMARKS, benchmark_class
-from seewhen.cli.options import check_writable
+from seewhen.benchmarks import benchmark_class
+from seewhen.cli.options import BenchName, Lemmatizer, check_writable
 from seewhen.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -22,9 +22,7 @@ _AS_WIDE_AS_IT_IS = 1000  # in a pipe: programs read these figures
 
 
 def score(
-    benchmark: Annotated[
-        str, typer.Argument(metavar="BENCH", help=f"{', '.join(BENCHMARKS.built_in)}, or your own.")
-    ],
+    benchmark: BenchName,
     answers: Annotated[
         Path, typer.Option("--answers", help="Answers as JSON lines or a JSON array; MME: its folder of results.")
     ],
@@ -41,9 +39,7 @@ def score(
     parser: Annotated[
         str | None, typer.Option("--parser", help="How answers are read; see docs/benchmarks.md.")
     ] = None,
-    lemmatizer: Annotated[
-        str | None, typer.Option("--lemmatizer", help="CHAIR, AMBER: offline (the default) or nltk.")
-    ] = None,
+    lemmatizer: Lemmatizer = None,
     similarity: Annotated[
         str | None,
         typer.Option(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from seewhen.cli.options import REQUEST_HELP, LoadingFlags, Settings, given, refuse, show_traceback
+from seewhen.cli.options import REQUEST_HELP, Debug, LoadingFlags, Settings, given, refuse
 from seewhen.errors import InvalidInput, MissingDependency
 
 KEY_VARIABLE = "SEEWHEN_API_KEY"
@@ -59,9 +59,7 @@ def serve(
     ] = True,
     loading: LoadingFlags,
     log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "info",
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error.", callback=show_traceback)
-    ] = False,
+    debug: Debug = False,
 ) -> None:
     """Serve chat completions that the official OpenAI clients understand, and a page to ask with in a browser.
 

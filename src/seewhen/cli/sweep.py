@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from seewhen.benchmarks import BENCHMARKS
-from seewhen.cli.options import MethodName, Settings, check_folder
+from seewhen.cli.options import BenchName, MethodName, Settings, check_folder
 from seewhen.cli.run_flags import (
     AskFlags,
     Controls,
@@ -21,7 +20,7 @@ from seewhen.cli.run_flags import (
 
 
 def sweep_command(
-    bench: Annotated[str, typer.Argument(metavar="BENCH", help=f"{', '.join(BENCHMARKS.built_in)}, or your own.")],
+    bench: BenchName,
     *,
     grid: Annotated[
         list[str], typer.Option("--grid", help="name=value,value,...; several times. l_s, gamma, lambda work.")

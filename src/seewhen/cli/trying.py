@@ -13,7 +13,16 @@ import typer
 
 from seewhen.asking.options import TRIED, TRIED_SERVED, check_possible
 from seewhen.cli.check import JudgingFlags
-from seewhen.cli.options import LoadingFlags, Settings, check_folder, refuse
+from seewhen.cli.options import (
+    DoSample,
+    LoadingFlags,
+    NewTokens,
+    OpenPage,
+    Settings,
+    Temperature,
+    check_folder,
+    refuse,
+)
 from seewhen.cli.run_flags import SERVED_ELSEWHERE, ServedOftenFlags
 from seewhen.errors import InvalidInput
 
@@ -33,13 +42,9 @@ class TriedModelFlags(ServedOftenFlags, LoadingFlags):
 class SamplingFlags:
     """How tokens are chosen."""
 
-    max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", "-n", min=1, help="The longest answer, in tokens.")
-    ] = 64
-    do_sample: Annotated[
-        bool, typer.Option("--do-sample", help="Sample instead of taking the likeliest token.")
-    ] = False
-    temperature: Annotated[float | None, typer.Option("--temperature", help="Of sampling; 1 unless given.")] = None
+    max_new_tokens: NewTokens = 64
+    do_sample: DoSample = False
+    temperature: Temperature = None
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of sampling; every method starts from it.")] = 0
 
     def check(self) -> None:
@@ -88,9 +93,7 @@ def try_command(
         int, typer.Option("--words", min=0, help="So many of the most telling pictures open word by word.")
     ] = _WORDS,
     out: Annotated[Path, typer.Option("--out", help="Folder for the answers and the page.")] = Path("tried"),
-    open_: Annotated[
-        bool, typer.Option("--open/--no-open", help="Open the page in a browser, or only write it.")
-    ] = True,
+    open_: OpenPage = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON; opens no page.")] = False,
     sampling: SamplingFlags,
     judging: JudgingFlags,

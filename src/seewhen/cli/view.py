@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from seewhen.cli.options import ModelFlags, between_commas, check_writable
+from seewhen.cli.options import ModelFlags, OpenPage, RunData, RunImages, between_commas, check_writable
 from seewhen.errors import InvalidInput
 
 
@@ -24,9 +24,7 @@ def view(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The page. Default: beside the first of TRACE or RUN.")
     ] = None,
-    open_: Annotated[
-        bool, typer.Option("--open/--no-open", help="Open the page in a browser, or only write it.")
-    ] = True,
+    open_: OpenPage = True,
     image: Annotated[
         list[Path] | None, typer.Option("--image", help="Of traces: the picture, if it is not where it was.")
     ] = None,
@@ -40,12 +38,8 @@ def view(
         int, typer.Option("--limit", min=1, help="Of runs: so many answers, those with mistakes first.")
     ] = 24,
     seed: Annotated[int, typer.Option("--seed", help="Of runs that sampled: answers with this seed.")] = 0,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="Of runs over files: folder of the benchmark, as for `eval`.")
-    ] = None,
-    images: Annotated[
-        Path | None, typer.Option("--images", help="Of runs over files: folder of pictures.")
-    ] = None,
+    data: RunData = None,
+    images: RunImages = None,
     scenes: Annotated[
         int | None, typer.Option("--scenes", min=1, help="Of runs over scenes: how many, if it cannot tell.")
     ] = None,

@@ -20,10 +20,9 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, StaticLayer
-from transformers.masking_utils import create_masks_for_generate
 
 from seewhen.decoding.drafting import Draft, DraftPasses, drawn, marks_of, stream_of
-from seewhen.decoding.prefill import Prefill
+from seewhen.decoding.prefill import Prefill, own_masks
 from seewhen.decoding.sending import sent
 from seewhen.decoding.sequence import ATTRIBUTE
 from seewhen.errors import UnsupportedMode
@@ -97,15 +96,18 @@ class Aside:
         if not columns:
             return cache
         if self._plain:
-            rows = self.sequence.rows
-            for number, layer in enumerate(self._cache.layers):
-                cache.update(
-                    layer.keys[:rows, :, :columns].clone(), layer.values[:rows, :, :columns].clone(), number
-                )
-            return cache
+            return self._running(torch.arange(self.sequence.rows), columns)
         seen = (~self.prefill.padding[:, :columns]).long()
         positions = self.prefill.position_ids[..., :columns].clone()
         self._backbone.read(self.prefill.embeds[:, :columns].clone(), seen, positions, cache)
+        return cache
+
+    def _running(self, rows: Tensor, width: int) -> DynamicCache:
+        """The first `width` columns of these rows of the running cache, in a cache of their own."""
+        cache = DynamicCache(config=self._backbone.decoder.config)
+        for number, layer in enumerate(self._cache.layers):
+            place = rows.to(layer.keys.device)
+            cache.update(layer.keys[place, :, :width], layer.values[place, :, :width], number)
         return cache
 
     @torch.no_grad()
@@ -177,13 +179,10 @@ class Aside:
     def _begun(self, index: Tensor) -> DraftPasses:
         """Before the prompt's last token, on copies of the running columns of the rows `index`."""
         width = self.prefill.embeds.shape[1] - 1
-        cache = DynamicCache(config=self._backbone.decoder.config)
-        for number, layer in enumerate(self._cache.layers):
-            place = index.to(layer.keys.device)
-            cache.update(layer.keys[place, :, :width], layer.values[place, :, :width], number)
         positions = self.prefill.position_ids[..., -1:]
         positions = positions.expand(*positions.shape[:-2], len(self.prefill.embeds), 1)
-        return DraftPasses(self._backbone, cache, ~self._unseen(width)[index], positions[..., index, :])
+        cache, seen = self._running(index, width), ~self._unseen(width)[index]
+        return DraftPasses(self._backbone, cache, seen, positions[..., index, :])
 
     def _begun_alone(self, row: int, count: int) -> DraftPasses:
         """The same for one row whose layers keep no columns: its prompt is read again, once for all drafts."""
@@ -242,11 +241,7 @@ class Aside:
 
             questions = CapturedQuestions(index, seen, ids, starts, lengths)
             return questions.asked(self._backbone, self._cache, self._session.questions)
-        cache = DynamicCache(config=self._backbone.decoder.config)
-        for number, layer in enumerate(self._cache.layers):
-            place = index.to(layer.keys.device)
-            cache.update(layer.keys[place, :, :width], layer.values[place, :, :width], number)
-        return self._logits(cache, seen, ids, starts, lengths)
+        return self._logits(self._running(index, width), seen, ids, starts, lengths)
 
     @property
     def _captures(self) -> bool:
@@ -313,19 +308,10 @@ class Aside:
         mask: Any = seen
         types = self.prefill.inputs.get("token_type_ids")
         if isinstance(types, Tensor):
-            model = self._backbone.driver
             start = first - self.sequence.widened  # columns before the prompt as it was given
             own = types[row % len(types), None, start : start + end - first].to(embeds.device)
-            make = getattr(model, "create_masks_for_generate", create_masks_for_generate)
-            mask = make(
-                config=model.config,
-                inputs_embeds=embeds,
-                attention_mask=seen,
-                past_key_values=cache,
-                position_ids=positions,
-                token_type_ids=torch.nn.functional.pad(own, (0, new)),
-                is_first_iteration=True,
-            )
+            own = torch.nn.functional.pad(own, (0, new))
+            mask = own_masks(self._backbone, embeds, seen, cache, positions, own)
         return self._backbone.read(
             embeds, mask, positions, cache, **_extras_of(self.prefill, row, first, end, new)
         )

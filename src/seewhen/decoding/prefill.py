@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from transformers.masking_utils import create_masks_for_generate
+
+if TYPE_CHECKING:
+    from seewhen.backbones.backbone import Backbone
 
 
 @dataclass(frozen=True)
@@ -80,3 +84,20 @@ def pad_rows(per_main: Tensor, rows: int) -> Tensor:
         return per_main
     zeros = torch.zeros((missing, *per_main.shape[1:]), dtype=per_main.dtype, device=per_main.device)
     return torch.cat([per_main, zeros])
+
+
+def own_masks(
+    backbone: Backbone, embeds: Tensor, seen: Tensor, cache: Any, positions: Tensor, types: Tensor | None
+) -> Any:
+    """The masks of a prompt as its model makes them: by token types, where it knows such."""
+    model = backbone.driver
+    make = getattr(model, "create_masks_for_generate", create_masks_for_generate)
+    return make(
+        config=model.config,
+        inputs_embeds=embeds,
+        attention_mask=seen,
+        past_key_values=cache,
+        position_ids=positions,
+        token_type_ids=types,
+        is_first_iteration=True,
+    )

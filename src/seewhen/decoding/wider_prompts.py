@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers.masking_utils import create_masks_for_generate
 
+from seewhen.decoding.prefill import own_masks
 from seewhen.errors import UnsupportedMode
 
 if TYPE_CHECKING:
@@ -70,17 +70,9 @@ def widened_mask(
     given, seen = kwargs.get("attention_mask"), ~torch.cat([prefill.padding, *(rows.padding for rows in built)])
     if given is None or (isinstance(given, Tensor) and given.dim() == 2):
         return seen
-    model = sequence.backbone.driver
-    make = getattr(model, "create_masks_for_generate", create_masks_for_generate)
-    return make(
-        config=model.config,
-        inputs_embeds=kwargs["inputs_embeds"],
-        attention_mask=seen,
-        past_key_values=kwargs.get("past_key_values"),
-        position_ids=kwargs["position_ids"],
-        token_type_ids=_token_types(prefill, built, sequence),
-        is_first_iteration=True,
-    )
+    types = _token_types(prefill, built, sequence)
+    cache, positions = kwargs.get("past_key_values"), kwargs["position_ids"]
+    return own_masks(sequence.backbone, kwargs["inputs_embeds"], seen, cache, positions, types)
 
 
 def _token_types(prefill: Prefill, built: list[BranchRows], sequence: CachedSequence) -> Tensor | None:

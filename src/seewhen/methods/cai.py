@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from torch import Tensor
@@ -40,6 +41,8 @@ from seewhen.methods.parameters import (
     TextContrast,
     Threshold,
     ThresholdStart,
+    check_words,
+    required,
 )
 
 if TYPE_CHECKING:
@@ -178,13 +181,8 @@ class CAI(Method):
     leak: Annotated[bool, "keep a defect of the released code: the tilt stays on in its text-only pass"] = False
 
     def __post_init__(self) -> None:
-        def require(condition: bool, message: str, hint: str) -> None:
-            if not condition:
-                raise InvalidMethod(f"cai: {message}", hint)
-
-        for name, choices in _CHOICES.items():
-            value = getattr(self, name)
-            require(value in choices, f"{name}={value!r} is unknown.", f"Choose from {', '.join(choices)}.")
+        require = partial(required, "cai")
+        check_words(self)
         require(
             (self.floor is None) == (self.relevance != "shifted"),
             f"floor={self.floor} does not go with relevance={self.relevance!r}.",
@@ -243,12 +241,3 @@ class CAI(Method):
     def _rule(self, logits: Logits) -> Tensor:
         contrast = log_prob_contrast if self.contrast_on == "log_probs" else prob_contrast
         return contrast(logits.main, logits.branches[0], self.contrast, self.plausibility)
-
-
-_CHOICES = {
-    "relevance": ("sigmoid", "shifted", "uniform"),
-    "query": ("last", "tail_mean"),
-    "tilt": ("score", "exponential"),
-    "kernel": ("correction", "bias"),
-    "contrast_on": ("log_probs", "probs"),
-}

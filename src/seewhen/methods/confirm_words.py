@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
+from seewhen.backbones.prompts import chat_prompt
 from seewhen.verdicts.forbidden import Begun, Forbidden
 from seewhen.verdicts.lexicon import Lexicon
 from seewhen.verdicts.questions import YesNo, question
@@ -72,10 +73,7 @@ class Words:
 
     def _after_image(self, text: str) -> list[int]:
         if getattr(self.tokenizer, "chat_template", None):
-            content = [{"type": "image"}, {"type": "text", "text": text}]
-            text = self.tokenizer.apply_chat_template(
-                [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
-            )
+            text = chat_prompt(self.tokenizer, text, 1)
         ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         images = [place for place, token in enumerate(ids) if token in self.image_token_ids]
         return ids[images[-1] + 1 :] if images else ids

@@ -31,6 +31,7 @@ from seewhen.decoding.attention_call import AttentionCall
 from seewhen.decoding.method import Method, Parts, Preset
 from seewhen.decoding.sequence import Intervention, Step
 from seewhen.errors import InvalidMethod
+from seewhen.methods.parameters import check_words
 
 if TYPE_CHECKING:
     from seewhen.backbones.backbone import Backbone
@@ -173,11 +174,7 @@ class FarSight(Method):
     def __post_init__(self) -> None:
         if not self.sigma > 0:
             raise InvalidMethod(f"farsight: sigma={self.sigma}.", "Use a positive decay; larger is weaker.")
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise InvalidMethod(
-                    f"farsight: {name}={getattr(self, name)!r} is unknown.", f"Choose from {', '.join(choices)}."
-                )
+        check_words(self)
 
     def parts(self, backbone: Backbone) -> Parts:
         """One intervention on all softmax layers; none for the released patch."""
@@ -185,6 +182,3 @@ class FarSight(Method):
             return Parts()
         infinite, everywhere = self.registers == "infinite", self.rows == "all"
         return Parts(interventions=(Registers(self.sigma, self.decay, infinite, everywhere),))
-
-
-_CHOICES = {"decay": ("paper", "released"), "registers": ("exact", "infinite"), "rows": ("prompt", "all")}

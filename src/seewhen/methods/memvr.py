@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
@@ -30,6 +31,7 @@ from seewhen.decoding.prefill import Prefill
 from seewhen.decoding.sequence import CachedSequence, CurrentStep, Intervention, Step
 from seewhen.equations.when import entropy
 from seewhen.errors import InvalidMethod, UnsupportedModel
+from seewhen.methods.parameters import required
 
 if TYPE_CHECKING:
     from seewhen.backbones.backbone import Backbone
@@ -220,10 +222,7 @@ class MemVR(Method):
     lens_norm: Annotated[bool, "whether the final norm comes before the head when layers are judged"] = True
 
     def __post_init__(self) -> None:
-        def require(condition: bool, message: str, hint: str) -> None:
-            if not condition:
-                raise InvalidMethod(f"memvr: {message}", hint)
-
+        require = partial(required, "memvr")
         require(0 <= self.ratio <= 1, f"ratio={self.ratio}.", "Choose a share between 0 and 1.")
         require(self.threshold >= 0, f"threshold={self.threshold}.", "The entropy lies between 0 and 1.")
         require(self.activation in ("none", "silu"), f"activation={self.activation!r}.", "Use 'none' or 'silu'.")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
@@ -29,13 +30,12 @@ from seewhen.decoding.prefill import Prefill
 from seewhen.decoding.sequence import CachedSequence, CurrentStep, Intervention, Step
 from seewhen.equations.contrast import logit_contrast, logit_sum
 from seewhen.errors import InvalidMethod
-from seewhen.methods.parameters import Plausibility
+from seewhen.methods.parameters import Plausibility, check_words, required
 
 if TYPE_CHECKING:
     from seewhen.backbones.backbone import Backbone
 
 Mix = Literal["llava", "instructblip", "qwen-vl"]
-_MIXES = ("auto", "llava", "instructblip", "qwen-vl")
 _RESIDUAL, _FINAL = 0.2, 0.5
 _SMALLEST = 1e-6  # inside the logarithm of the entropies, as in the code
 _KEY = "only_side"
@@ -206,14 +206,11 @@ class ONLY(Method):
     ] = True
 
     def __post_init__(self) -> None:
-        def require(condition: bool, message: str, hint: str) -> None:
-            if not condition:
-                raise InvalidMethod(f"only: {message}", hint)
-
+        require = partial(required, "only")
         require(self.layer >= 0, f"layer={self.layer}.", "Count layers from 0.")
         require(self.collaboration >= 0, f"collaboration={self.collaboration}.", "Use 0 or more.")
         require(self.contrast >= 0, f"contrast={self.contrast}.", "Use 0 or more.")
-        require(self.mix in _MIXES, f"mix={self.mix!r} is unknown.", f"Choose from {', '.join(_MIXES)}.")
+        check_words(self)
         beta = self.plausibility
         require(beta is None or 0 <= beta <= 1, f"plausibility={beta}.", "Choose a share, or None for no cut.")
 

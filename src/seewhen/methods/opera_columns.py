@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from seewhen.decoding.attention_call import AttentionCall
 from seewhen.decoding.sequence import Intervention
-from seewhen.errors import InvalidMethod
+from seewhen.methods.parameters import required
 
 if TYPE_CHECKING:
     from seewhen.backbones.backbone import Backbone
@@ -93,10 +94,7 @@ class OverTrust:
     reference_parity: Annotated[bool, "keep four accidents of the released code"] = False
 
     def __post_init__(self) -> None:
-        def require(condition: bool, message: str, hint: str) -> None:
-            if not condition:
-                raise InvalidMethod(f"opera: {message}", hint)
-
+        require = partial(required, "opera")
         require(self.candidates >= 1, f"candidates={self.candidates}.", "Each beam needs at least one.")
         require(self.scale > 0, f"scale={self.scale} is not positive.", "The published value is 50.")
         require(self.threshold >= 1, f"threshold={self.threshold}.", "The published value is 15.")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from functools import cache
+from typing import Annotated, Any, Literal, get_args, get_origin
 
+from seewhen.decoding.method import Method, parameter_kinds
 from seewhen.decoding.tilted_attention import QueryForm, RelevanceForm
+from seewhen.errors import InvalidMethod
 
 Plausibility = Annotated[
     float | None, "tokens less likely than this share of the likeliest are never chosen; none: no cut"
@@ -37,3 +40,23 @@ TextContrast = Annotated[
     float, "lambda: weight of the row with the image against the text-only row; 1: no contrast"
 ]
 ContrastOn = Annotated[Literal["log_probs", "probs"], "whether logarithms or probabilities are contrasted"]
+
+
+def required(method: str, condition: bool, message: str, hint: str) -> None:
+    """Refuse parameters that make no sense."""
+    if not condition:
+        raise InvalidMethod(f"{method}: {message}", hint)
+
+
+def check_words(method: Method) -> None:
+    """Refuse a word that is none of those a parameter may be."""
+    cls: Any = type(method)  # which mypy does not take for hashable
+    for name, words in _words(cls).items():
+        value = getattr(method, name)
+        if value not in words:
+            raise InvalidMethod(f"{method.name}: {name}={value!r} is unknown.", f"Choose from {', '.join(words)}.")
+
+
+@cache
+def _words(cls: type) -> dict[str, tuple[str, ...]]:
+    return {name: get_args(kind) for name, kind in parameter_kinds(cls).items() if get_origin(kind) is Literal}

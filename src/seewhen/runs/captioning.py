@@ -10,6 +10,7 @@ from typing import Any
 from transformers import LogitsProcessorList
 
 from seewhen.asking.asker import Asker, Batch, Question
+from seewhen.asking.options import DESCRIBE
 from seewhen.decoding.method import Method
 from seewhen.methods import method as make_method
 from seewhen.runs.labelled import Labelled
@@ -18,7 +19,6 @@ from seewhen.verdicts.lexicon import lexicon_named
 from seewhen.verdicts.reader import read_mentions
 from seewhen.verdicts.verdict import WRITTEN, Signals
 
-DESCRIBE = "Please describe this image in detail."
 Advance = Callable[[int], None]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from seewhen.asking.asker import Asker
 from seewhen.asking.check import Checker
+from seewhen.backbones.grids import ImageGrid, placed_grids
 from seewhen.runs.captioning import Advance, Captions
 from seewhen.runs.labelled import Labelled, drawn
 from seewhen.runs.probing import ATTENTION, BESIDE, SHAPE, Probe
@@ -26,7 +28,6 @@ from seewhen.verdicts.reader import TokenSpans, read_mentions
 from seewhen.verdicts.separation import auroc
 
 if TYPE_CHECKING:
-    from seewhen.backbones.grids import ImageGrid
     from seewhen.decoding.method import Method
     from seewhen.decoding.trace import Trace
 
@@ -203,7 +204,7 @@ class _Looked:
 
     def pointed(self) -> dict[str, Any]:
         """Whether the most attended patch lies on the object that is about to be named, by layer."""
-        named = [m for m in self.mentions if m.object in m.image.boxes and _placed(m.grids)]
+        named = [m for m in self.mentions if m.object in m.image.boxes and placed_grids(m.grids)]
         if not named:
             return {}
         hits = np.zeros((len(named), len(self.mass)))
@@ -240,23 +241,14 @@ def _mentions(asker: Asker, lexicon: Lexicon, trace: Trace, row: int, image: Lab
         yield _Mention(image, mention.object, step, facts, kept[ATTENTION][step].nan_to_num(0.0), trace.grids[row])
 
 
-def _placed(grids: Sequence[ImageGrid]) -> list[ImageGrid]:
-    """The grids whose tokens have a place, the finest of them."""
-    own = [grid for grid in grids if grid.image == 0 and grid.kind != "queries"]
-    return [grid for grid in own if grid.kind != "thumbnail"] or own
-
-
 def _inside(mention: _Mention) -> list[tuple[int, bool]]:
     """Each image token that has a place, and whether its middle lies in a box of the object."""
     boxes = mention.image.boxes[mention.object]
     found = []
-    for grid in _placed(mention.grids):
-        left, top, right, bottom = grid.box
-        for place in range(grid.height * grid.width):
-            row, column = divmod(place, grid.width)
-            x = left + (column + 0.5) / grid.width * (right - left)
-            y = top + (row + 0.5) / grid.height * (bottom - top)
-            hit = any(one <= x < other and up <= y < down for one, up, other, down in boxes)
+    for grid in placed_grids(mention.grids):
+        for row, column in product(range(grid.height), range(grid.width)):
+            x, y = grid.centre(row, column)
+            hit = any(left <= x < right and top <= y < bottom for left, top, right, bottom in boxes)
             found.append((grid.start + row * grid.stride + column, hit))
     return found
 

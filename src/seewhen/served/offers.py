@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from PIL import Image, ImageDraw
 
+from seewhen.asking.options import DESCRIBE
 from seewhen.errors import UnsupportedModel
 from seewhen.served.pictures import image_part
 from seewhen.served.replies import Completion
@@ -23,7 +24,6 @@ ENDS = (".", "!", "?")
 STOPS = {"stop": list(ENDS), "include_stop_str_in_output": True}
 TELL_NUMBERS = {"return_token_ids": True}
 NEVER = -100  # added to a token's logit; the least that servers take
-_DESCRIBE = "Please describe this image in detail."
 _TOKENS = 8
 
 Ask = Callable[[Sequence[Mapping[str, Any]]], list[Completion]]
@@ -77,7 +77,7 @@ def with_log_probs(count: int) -> dict[str, Any]:
 
 def probe(ask: Ask) -> Offers:
     """Ask about a small picture in a few ways."""
-    text = {"type": "text", "text": _DESCRIBE}
+    text = {"type": "text", "text": DESCRIBE}
     described = [user(image_part(_picture()), text)]
     unseen = request([user(text)], max_tokens=_TOKENS)
     try:

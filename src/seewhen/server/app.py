@@ -53,10 +53,8 @@ def create_app(engines: Mapping[str, Engine], settings: Settings) -> Guard:
         redoc_url=None,
     )
     app.state.engines, app.state.settings = engines, settings
-    app.add_exception_handler(ApiError, told)
-    app.add_exception_handler(HTTPException, told)
-    app.add_exception_handler(Exception, told)
-    app.add_exception_handler(RequestValidationError, told)
+    for kind in (ApiError, HTTPException, Exception, RequestValidationError):
+        app.add_exception_handler(kind, told)
     _add_routes(app, engines, settings)
     _describe(app, engines, settings)
     return Guard(_with_head(app), settings)

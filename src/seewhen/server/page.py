@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from functools import cache
 from typing import Any
 
@@ -29,15 +27,15 @@ def empty_page() -> str:
 def scene(split: str, index: int) -> dict[str, Any]:
     """A packaged scene: its picture as a data URL, and what is really in it."""
     from seewhen.scenes import render, sample
+    from seewhen.served.pictures import data_url
 
     drawn = sample(split, index)  # type: ignore[arg-type]
-    picture, buffer = render(drawn), io.BytesIO()
-    picture.save(buffer, "PNG")
+    picture = render(drawn)
     return {
         "id": drawn.image,
         "split": split,
         "index": index,
-        "image": f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}",
+        "image": data_url(picture),
         "width": picture.width,
         "height": picture.height,
         "objects": list(drawn.names),

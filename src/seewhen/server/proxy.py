@@ -98,9 +98,8 @@ def create_proxy(url: str, key: str | None, settings: Settings, extras: Mapping[
         await settings.darkroom.close()
 
     app = FastAPI(title="seewhen", lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_exception_handler(ApiError, told)
-    app.add_exception_handler(HTTPException, told)
-    app.add_exception_handler(Exception, told)
+    for kind in (ApiError, HTTPException, Exception):
+        app.add_exception_handler(kind, told)
 
     @app.api_route("/readyz", methods=_PROBES, response_model=replies.Health)
     @app.api_route("/healthz", methods=_PROBES, response_model=replies.Health)

@@ -29,6 +29,7 @@ from seewhen.asking.memory import free_memory, is_out_of_memory
 from seewhen.asking.options import needed
 from seewhen.backbones.backbone import Backbone
 from seewhen.decoding.fast import Fast
+from seewhen.decoding.fast.lanes import bytes_per_column
 from seewhen.decoding.method import Method
 from seewhen.errors import SeewhenError
 
@@ -322,11 +323,7 @@ def bytes_per_step(backbone: Backbone, rows: int, columns: int) -> int:
     weights = {p.data_ptr(): p.numel() * p.element_size() for p in backbone.decoder.parameters()}
     weights.pop(embedding.data_ptr(), None)  # one row of it is read
     weights[backbone.head.weight.data_ptr()] = backbone.head.weight.numel() * backbone.head.weight.element_size()
-    config = backbone.text_config
-    key_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    cache = 2 * len(backbone.softmax_layers) * key_heads * width * embedding.element_size()
-    return sum(weights.values()) + rows * columns * cache
+    return sum(weights.values()) + rows * columns * bytes_per_column(backbone)
 
 
 def read_bandwidth(device: torch.device) -> float:

@@ -121,7 +121,3 @@ class TokenSpans:
         """The tokens that hold the characters from `start` to `end`; the first is where the word begins."""
         first = bisect_right(self.ends, start)
         return range(first, bisect_left(self.ends, end, first) + 1)
-
-    def kept(self, characters: int) -> int:
-        """How many tokens it takes to hold the first `characters`."""
-        return bisect_left(self.ends, characters) + 1 if characters else 0

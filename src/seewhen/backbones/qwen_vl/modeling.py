@@ -191,12 +191,6 @@ class QwenVLModel(QwenVLPreTrainedModel):
         self.language_model = QwenVLTextModel(config.text_config)
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Module:
-        return self.language_model.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.language_model.set_input_embeddings(value)
-
     @tuple_on_request
     def get_image_features(self, pixel_values: torch.Tensor, **kwargs: Any) -> BaseModelOutputWithPooling:
         """`pooler_output`: one [n_queries, hidden] tensor per image, in the order of the images."""
@@ -272,18 +266,6 @@ class QwenVLForConditionalGeneration(QwenVLPreTrainedModel, GenerationMixin):
             end = settings.eos_token_id
             settings.eos_token_id = [end, end + 1, end + 2]  # <|endoftext|>, <|im_start|>, <|im_end|>
         return loaded
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.model.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.model.set_input_embeddings(value)
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
-
-    def set_output_embeddings(self, value: nn.Linear) -> None:
-        self.lm_head = value
 
     def get_image_features(self, pixel_values: torch.Tensor, **kwargs: Any) -> BaseModelOutputWithPooling:
         return self.model.get_image_features(pixel_values, **kwargs)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from seewhen.decoding.fast.adopt import PLAIN, SHARED, Mismatch
 from seewhen.decoding.recorder import Recorder
+from seewhen.decoding.sequence import CachedSequence
 
 _AS_THEY_ARE = {*SHARED, "placement", "reached", "prefill"}  # of a sequence: no pass over the prompt reads them
 _FEW = 64  # numbers that a form may hold
@@ -36,6 +37,8 @@ def form(value: Any, device: torch.device) -> Hashable:
         return tuple((name, form(part, device)) for name, part in value.items())
     if isinstance(value, list | tuple):
         return (type(value).__name__, *(form(part, device) for part in value))
+    if not _has_parts(value):
+        raise Mismatch
     return (type(value).__name__, *((name, form(part, device)) for name, part in _parts(value).items()))
 
 
@@ -43,9 +46,7 @@ def tensors(value: Any) -> list[Tensor]:
     """Every tensor inside, in the order of the form."""
     if isinstance(value, Tensor):
         return [value]
-    if isinstance(value, PLAIN):
-        return []
-    parts = value if isinstance(value, list | tuple) else value if isinstance(value, dict) else _parts(value)
+    parts = value if isinstance(value, list | tuple | dict) else _parts(value)
     return [tensor for part in (parts.values() if isinstance(parts, dict) else parts) for tensor in tensors(part)]
 
 
@@ -53,12 +54,12 @@ def rebuilt(value: Any, of: Callable[[Tensor], Tensor] = lambda tensor: tensor) 
     """The same with containers of its own, and `of` each tensor."""
     if isinstance(value, Tensor):
         return of(value)
-    if isinstance(value, PLAIN):
-        return value
     if isinstance(value, dict):
         return {name: rebuilt(part, of) for name, part in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(rebuilt(part, of) for part in value)
+    if not _has_parts(value):
+        return value
     new = copy.copy(value)
     for name, part in _parts(value).items():
         object.__setattr__(new, name, rebuilt(part, of))
@@ -70,7 +71,10 @@ def own(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
+def _has_parts(value: Any) -> bool:
+    return isinstance(value, Recorder) or (dataclasses.is_dataclass(value) and not isinstance(value, type))
+
+
 def _parts(value: Any) -> dict[str, Any]:
-    if not (dataclasses.is_dataclass(value) or isinstance(value, Recorder)):
-        raise Mismatch
-    return {name: part for name, part in vars(value).items() if name not in _AS_THEY_ARE}
+    left_out = _AS_THEY_ARE if isinstance(value, CachedSequence) else ()
+    return {n: part for n, part in vars(value).items() if n not in left_out} if _has_parts(value) else {}

@@ -18,6 +18,7 @@ from seewhen.decoding.fast.step import Captured, Choose, StepMaker, capture
 from seewhen.decoding.judging import Choosing, judged
 from seewhen.decoding.kept import Kept
 from seewhen.decoding.kernels.capturing import turn
+from seewhen.decoding.sending import posted
 
 if TYPE_CHECKING:
     from seewhen.decoding.session import Session
@@ -115,13 +116,7 @@ class CapturedSteps:
         output = made.output
         assert output.logits is not None
         if output.tokens is not None:
-            on_gpu = output.tokens.is_cuda
-            copy = torch.empty(output.tokens.shape, dtype=output.tokens.dtype, pin_memory=on_gpu)
-            copy.copy_(output.tokens, non_blocking=on_gpu)
-            arrived = torch.cuda.Event() if on_gpu else None
-            if arrived is not None:
-                arrived.record()
-            self.arriving = copy, arrived
+            self.arriving = posted(output.tokens)
         return output.logits.clone()
 
     # -- going back --------------------------------------------------------------------------------------------

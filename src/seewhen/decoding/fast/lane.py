@@ -19,7 +19,7 @@ from torch import Tensor
 from seewhen.decoding.fast.slots import Choice, Slots, Storage
 from seewhen.decoding.fast.tape import LAG
 from seewhen.decoding.kernels.capturing import turn
-from seewhen.decoding.sending import sent
+from seewhen.decoding.sending import hosted, posted, sent
 from seewhen.equations.drawing import drawn, keys_at
 from seewhen.errors import UnsupportedMode
 
@@ -77,6 +77,11 @@ class _Posted:
     tokens: Tensor  # (rows,), or (2, rows) with whether some gate was open
     likely: dict[int, tuple[Tensor, Tensor, Tensor]]  # by row: log-probability, likeliest tokens, theirs
     arrived: Any
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the device has got there."""
+        return self.arrived is None or bool(self.arrived.query())
 
     def read(self) -> Iterator[Token]:
         if self.arrived is not None:
@@ -188,7 +193,7 @@ class Lane:
 
     def arrived(self) -> Iterator[Token]:
         """Tokens that have come to the host: all but those of the last few steps, or all if none will follow."""
-        while self._posted and (len(self._posted) > self._lag or not self._goes_on or _is_there(self._posted[0])):
+        while self._posted and (len(self._posted) > self._lag or not self._goes_on or self._posted[0].is_there):
             yield from self._posted.popleft().read()
 
     def fired(self, seat: Seat, tokens: int) -> int | None:
@@ -259,25 +264,9 @@ class Lane:
                 chances = torch.log_softmax(logits[row], dim=-1)
                 best = chances.topk(min(seat.runners, len(chances)))
                 chosen = chances.gather(0, tokens[row : row + 1])[0]
-                likely[row] = (_hosted(chosen), _hosted(best.indices), _hosted(best.values))
-        arrived = None
+                likely[row] = (hosted(chosen), hosted(best.indices), hosted(best.values))
         if self._gate is not None:  # with the tokens: asking later would wait for all steps that are queued
             opened = self._gate[self._record, first : first + len(tokens)].any(dim=-1)
             tokens = torch.stack([tokens, opened.to(tokens.dtype)])
-        copy = _hosted(tokens)
-        if tokens.is_cuda:
-            arrived = torch.cuda.Event()
-            arrived.record()
+        copy, arrived = posted(tokens)
         self._posted.append(_Posted(seats, copy, likely, arrived))
-
-
-def _is_there(posted: _Posted) -> bool:
-    return posted.arrived is None or bool(posted.arrived.query())
-
-
-def _hosted(tensor: Tensor) -> Tensor:
-    """A copy on the host, which is complete when the device gets there."""
-    if not tensor.is_cuda:
-        return tensor.clone()
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    return copy.copy_(tensor, non_blocking=True)

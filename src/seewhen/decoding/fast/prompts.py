@@ -213,6 +213,21 @@ def _outlined(step: Step) -> dict[str, Any]:
     return {name: value for name, value in vars(after).items() if name not in ("placement", "prefill")}
 
 
+@contextlib.contextmanager
+def looking_with(model: Any, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """Inside, the model looks at images with its own function as it is `wrapped`, unless another already is."""
+    host: Any = getattr(model, "base_model", None)
+    stock = getattr(host, "get_image_features", None)
+    if stock is None or "get_image_features" in vars(host):
+        yield
+        return
+    host.get_image_features = functools.wraps(stock)(wrapped(stock))
+    try:
+        yield
+    finally:
+        vars(host).pop("get_image_features", None)
+
+
 class Tower:
     """The images' features, captured and replayed while a method is on its model."""
 
@@ -220,24 +235,9 @@ class Tower:
         self.passes = Passes()
         self._alone = RLock()  # threads share it, and without a GPU nobody takes turns
 
-    @contextlib.contextmanager
-    def placed(self, model: Any) -> Iterator[None]:
+    def placed(self, model: Any) -> contextlib.AbstractContextManager[None]:
         """Replay `get_image_features` for the time of the context."""
-        host = getattr(model, "base_model", None)
-        stock = getattr(host, "get_image_features", None)
-        if stock is None or "get_image_features" in vars(host):
-            yield
-            return
-
-        @functools.wraps(stock)
-        def get_image_features(*args: Any, **kwargs: Any) -> Any:
-            return self._features(stock, args, kwargs)
-
-        vars(host)["get_image_features"] = get_image_features
-        try:
-            yield
-        finally:
-            vars(host).pop("get_image_features", None)
+        return looking_with(model, lambda stock: lambda *args, **kwargs: self._features(stock, args, kwargs))
 
     def _features(self, stock: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = (args, kwargs)

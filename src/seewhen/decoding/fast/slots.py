@@ -8,7 +8,7 @@ the same, bit for bit, whoever sits in the others and whenever it joined. An emp
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from transformers import StaticCache
 
+from seewhen.decoding.fast.forms import rebuilt, tensors
 from seewhen.decoding.fast.step import Buffers, Output, forward_on
 from seewhen.decoding.hosting import PREFIX
 from seewhen.decoding.kernels.availability import kernels_run_on
@@ -176,7 +177,7 @@ class Slots:
         valid = source.image.valid[row]
         target.image.columns[slot] = (source.image.columns[row] - read.padding[row]).masked_fill(~valid, 0)
         target.image.valid[slot] = valid
-        for mine, theirs in zip(_tensors(target.memories), _tensors(source.memories), strict=True):
+        for mine, theirs in zip(tensors(target.memories), tensors(source.memories), strict=True):
             mine[slot] = theirs[row]
         for name, records in target.recorder.buffers.items():
             records[number, slot] = source.recorder.buffers[name][0, row]
@@ -235,7 +236,7 @@ class Slots:
         """All that a main row has, and in which dimension."""
         buffers, sequence = self.buffers, self.sequence
         first = [buffers.token, buffers.length, self.active, self.numbers, *self.draws.values()]
-        first += [sequence.image.columns, sequence.image.valid, *_tensors(sequence.memories)]
+        first += [sequence.image.columns, sequence.image.valid, *tensors(sequence.memories)]
         rows = [(tensor, 0) for tensor in first]
         rows += [(records, 1) for records in sequence.recorder.buffers.values()]
         if buffers.positions is not None:
@@ -250,9 +251,9 @@ def _taking(keys: Tensor, values: Tensor, lengths: Tensor) -> Callable[..., tupl
 
     def update(key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         if fused and key.stride(-1) == value.stride(-1) == 1:
-            from seewhen.decoding.kernels.slot_kernel import write_each
+            from seewhen.decoding.kernels.cache_kernel import write_at
 
-            write_each(keys, values, lengths, key, value)
+            write_at(keys, values, lengths, key, value)
         else:
             keys[rows, :, lengths] = key[:, :, 0]
             values[rows, :, lengths] = value[:, :, 0]
@@ -301,38 +302,9 @@ def _blank(like: CachedSequence, slots: int, columns: int, device: torch.device)
             torch.zeros((slots, tokens), dtype=torch.long, device=device),
             torch.zeros((slots, tokens), dtype=torch.bool, device=device),
         ),
-        memories=[_blank_memory(memory, slots) for memory in like.memories],
+        memories=rebuilt(like.memories, lambda tensor: tensor.new_zeros((slots, *tensor.shape[1:]))),
         hidden=None if like.hidden is None else torch.zeros((rows, columns), dtype=torch.bool, device=device),
         shift=None if like.shift is None else like.shift.new_zeros((*like.shift.shape[:-1], rows - slots)),
         prefill=None,
         taken_back=None,
     )
-
-
-def _blank_memory(memory: Any, rows: int) -> Any:
-    """The memory of an intervention whose tensors all begin with the rows."""
-    if isinstance(memory, Tensor):
-        return memory.new_zeros((rows, *memory.shape[1:]))
-    if isinstance(memory, dict):
-        return {name: _blank_memory(value, rows) for name, value in memory.items()}
-    if isinstance(memory, list | tuple):
-        return type(memory)(_blank_memory(value, rows) for value in memory)
-    if dataclasses.is_dataclass(memory) and not isinstance(memory, type):
-        fields = {f.name: _blank_memory(getattr(memory, f.name), rows) for f in dataclasses.fields(memory)}
-        return dataclasses.replace(memory, **fields)
-    return memory
-
-
-def _tensors(memory: Any) -> Iterator[Tensor]:
-    """The tensors of memories, always in the same order."""
-    if isinstance(memory, Tensor):
-        yield memory
-    elif isinstance(memory, dict):
-        for value in memory.values():
-            yield from _tensors(value)
-    elif isinstance(memory, list | tuple):
-        for value in memory:
-            yield from _tensors(value)
-    elif dataclasses.is_dataclass(memory) and not isinstance(memory, type):
-        for field in dataclasses.fields(memory):
-            yield from _tensors(getattr(memory, field.name))

@@ -9,6 +9,8 @@ from torch import Tensor
 from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
+from seewhen.decoding.sending import posted
+
 LAG = 4  # steps the device may be ahead of the host
 
 
@@ -48,15 +50,7 @@ class Tape:
         for kept, value in ((self.logits, logits), (self.scores, scores)):
             if kept is not None:
                 kept.append(value.clone())
-        arrived = None
-        if tokens.is_cuda:
-            copy = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
-            copy.copy_(tokens, non_blocking=True)
-            arrived = torch.cuda.Event()
-            arrived.record()
-        else:
-            copy = tokens.clone()
-        self.queue.append((copy, arrived))
+        self.queue.append(posted(tokens))
         self.queued += 1
         # A device that is far ahead would decode for nothing after the last token.
         while len(self.queue) > (LAG if tokens.is_cuda else 0) and not self.finished:

@@ -20,11 +20,11 @@ _THREAD = threading.local()
 
 @triton.jit
 def _write(
-    k_ptr, v_ptr, keys_ptr, values_ptr, length_ptr, path_ptr, heads, columns, held, main, paths,
+    k_ptr, v_ptr, keys_ptr, values_ptr, length_ptr, path_ptr, heads, columns, held, main, paths, length_row,
     k_row, k_head, v_row, v_head, forked: tl.constexpr, d: tl.constexpr, e: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0) // heads, tl.program_id(0) % heads
-    place = tl.program_id(0).to(tl.int64) * columns + tl.load(length_ptr)
+    place = tl.program_id(0).to(tl.int64) * columns + tl.load(length_ptr + row * length_row)
     at = tl.arange(0, block)
     if forked:
         row = row_of_path(path_ptr, row, held, main, paths)
@@ -39,13 +39,19 @@ def write_row(layer: Any, key: Tensor, value: Tensor, path: Tensor | None = None
 
     There may be more rows than it holds: those of forks, of which each main row's `path` chooses one.
     """
-    rows, heads, columns, d = layer.keys.shape
-    e = layer.values.shape[-1]
+    write_at(layer.keys, layer.values, layer.cumulative_length, key, value, path)
+
+
+def write_at(
+    keys: Tensor, values: Tensor, lengths: Tensor, key: Tensor, value: Tensor, path: Tensor | None = None
+) -> None:
+    """The same into keys and values (rows, heads, columns, d) at column `lengths`, one or (rows,)."""
+    rows, heads, columns, d = keys.shape
+    e = values.shape[-1]
     main = rows if path is None else len(path)
     _write[(rows * heads,)](
-        key, value, layer.keys, layer.values, layer.cumulative_length,
-        layer.cumulative_length if path is None else path, heads, columns, rows, main,
-        paths_of(key.shape[0], rows, main),
+        key, value, keys, values, lengths, lengths if path is None else path, heads, columns, rows, main,
+        paths_of(key.shape[0], rows, main), int(lengths.numel() > 1),
         key.stride(0), key.stride(1), value.stride(0), value.stride(1), forked=path is not None,
         d=d, e=e, block=triton.next_power_of_2(max(d, e)), num_warps=1,
     )  # fmt: skip

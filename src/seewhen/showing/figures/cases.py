@@ -193,15 +193,16 @@ class Case:
     @cached_property
     def grids(self) -> tuple[ImageGrid, ...]:
         """The patch grids of the first picture: its tiles, or the whole of it."""
+        from seewhen.backbones.grids import placed_grids
+
         rows = self.trace.grids
-        own = [g for g in (rows[self.row] if rows else ()) if g.image == 0 and g.kind != "queries"]
-        fine = [grid for grid in own if grid.kind != "thumbnail"]
-        if not own:
+        found = placed_grids(rows[self.row] if rows else ())
+        if not found:
             raise InvalidInput(
                 "This trace does not know where its image tokens lie.",
                 "Models whose image tokens have no place (InstructBLIP) have no maps.",
             )
-        return tuple(fine or own)
+        return found
 
     def maps(self, weights: Tensor) -> list[tuple[Box, Map]]:
         """Per-token weights as one map for each grid, with the part of the picture it covers."""
@@ -209,14 +210,14 @@ class Case:
 
     def points_at(self, weights: Tensor) -> tuple[float, float]:
         """The centre of the patch with the highest weight (the first of equals), as fractions of the picture."""
-        box, values = max(self.maps(weights), key=lambda part: float(part[1].max()))
-        row, column = divmod(int(values.argmax()), values.shape[1])
-        return _centre(box, values.shape, row, column)
+        maps = [values for _, values in self.maps(weights)]
+        grid, values = max(zip(self.grids, maps, strict=True), key=lambda part: float(part[1].max()))
+        return grid.centre(*divmod(int(values.argmax()), grid.width))
 
     def chance(self, name: str) -> float:
         """How often a patch drawn at random points at an object of that name."""
         hits = [
-            self.inside(_centre(grid.box, (grid.height, grid.width), row, column), name)
+            self.inside(grid.centre(row, column), name)
             for grid in self.grids
             for row in range(grid.height)
             for column in range(grid.width)
@@ -268,11 +269,6 @@ def scene_case(scene: Scene, question: str = "", prompt: str = "", trace: Trace 
 
     unanswered: Any = trace
     return Case(unanswered, 0, render(scene), scene.image, question, prompt, scene.names, scene.boxes)
-
-
-def _centre(box: Box, shape: tuple[int, ...], row: int, column: int) -> tuple[float, float]:
-    left, top, right, bottom = box
-    return left + (column + 0.5) / shape[1] * (right - left), top + (row + 0.5) / shape[0] * (bottom - top)
 
 
 def need_truth(cases: Sequence[Case]) -> None:
