@@ -149,9 +149,10 @@ def test_how_far_the_server_s_figures_go() -> None:
         f"four steps take {both['ms_steps']:.1f} ms, a prompt {both['ms_reading']:.1f}, both together "
         f"{both['ms_beside']:.1f} beside each other and {both['ms_in_turn']:.1f} in turn",
         f"both ways give {beside:,.0f} and {in_turn:,.0f} tokens per second",
-        f"{100 * share['reading']:.0f} % of the inference thread's time goes into reading prompts",
-        f"({where['ms_per_pass_on_the_host']:.0f} ms a pass, {where['prompts'] / where['passes']:.1f} prompts each)",
-        f"{100 * share['telling']:.0f} % into telling clients, and {100 * share['waiting for the device']:.0f} % is",
+        f"{share['reading']:.0%} of the inference thread's time goes into reading".replace("%", " %"),
+        f"{where['ms_per_pass_on_the_host']:.0f} ms a pass, {where['prompts'] / where['passes']:.1f} prompts each",
+        f"{share['telling']:.0%} into telling clients".replace("%", " %"),
+        f"{share['waiting for the device']:.0%} is waiting for the device".replace("%", " %"),
         f"made {before['tokens_per_second']:.0f} tokens per second",
         f"that is {many['tokens_per_second'] / before['tokens_per_second']:.1f} times less.",
     ):

@@ -196,8 +196,8 @@ Every figure of the paper, made with the small model inside the package on {scen
 whose objects are often out of place, so that the model invents some). `benchmarks/figures/gallery.py` makes this
 page; it is the same for any model: give `--model`, or a trace, or a run.
 
-A figure is one command and one function of `seewhen.showing.figures`. It writes PNG, SVG or PDF by the ending of `--out`
-and the numbers it shows as JSON beside it (`--data`). Hallucinated words are red, correct ones blue, by
+A figure is one command and one function of `seewhen.showing.figures`. It writes PNG, SVG or PDF by the ending of
+`--out`, and the numbers it shows as JSON beside it (`--data`). Hallucinated words are red, correct ones blue, by
 CHAIR's reading of the answer; blue boxes are the ground truth.
 
 | made from | how |

@@ -1,4 +1,4 @@
-"""docs/gallery.md tells the numbers of the committed figures, and its script still draws what takes runs of its own."""
+"""docs/gallery.md tells the committed numbers of its figures, and its script draws what takes runs of its own."""
 
 from __future__ import annotations
 
