@@ -18,7 +18,9 @@ ROOT = Path(__file__).resolve().parents[1]
 METHODS = Path(__file__).with_name("methods.md")
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```", re.S | re.M)
-NAMED = re.compile(r"^```(\w+) file=(\S+)$", re.M)  # a file that the tests write; GitHub shows such a block as any other
+NAMED = re.compile(
+    r"^```(\w+) file=(\S+)$", re.M
+)  # a file that the tests write; GitHub shows such a block as any other
 
 
 def methods() -> dict[str, str]:
