@@ -18,7 +18,8 @@ HEAD = """# Methods
 `seewhen diagnose MODEL` tells
 [what asking is worth](confirm.md#the-ceiling-what-a-model-knows-better-than-it-says)
 for it. On [the one model for photographs that was measured at length](evidence.md): decoded greedily, no
-published method at its published setting invents measurably less; sampled, a lower temperature, `min-p` and `confirm` do.
+published method at its published setting makes it invent measurably less; sampled, a lower temperature, `min-p`
+and `confirm` do.
 
 Written from the registry by `docs/methods_page.py`; `seewhen methods NAME` shows the same. How names,
 presets and parameters are written: [the command line](command-line.md).
