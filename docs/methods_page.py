@@ -17,8 +17,9 @@ HEAD = """# Methods
 **Which one for your model?** `seewhen try MODEL photos/` compares them on [your own pictures](try.md), and
 `seewhen diagnose MODEL` tells
 [what asking is worth](confirm.md#the-ceiling-what-a-model-knows-better-than-it-says)
-for it. On [the one model for photographs that was measured at length](evidence.md): decoded greedily, none at its
-published setting invents measurably less; sampled, a lower temperature, `min-p` and `confirm` do.
+for it. On [the one model for photographs that was measured at length](evidence.md): decoded greedily, no
+published method at its published setting makes it invent measurably less; sampled, a lower temperature, `min-p`
+and `confirm` do.
 
 Written from the registry by `docs/methods_page.py`; `seewhen methods NAME` shows the same. How names,
 presets and parameters are written: [the command line](command-line.md).
@@ -45,6 +46,7 @@ PASSES = {
     "memvr": "one head product per layer of its window",
     "dola": "one head product per candidate layer",
     "only": "one MLP and one head product",
+    "confirm": "a question per new object, and the steps of what is taken back",
 }
 
 

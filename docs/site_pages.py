@@ -18,6 +18,9 @@ ROOT = Path(__file__).resolve().parents[1]
 METHODS = Path(__file__).with_name("methods.md")
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```", re.S | re.M)
+NAMED = re.compile(
+    r"^```(\w+) file=(\S+)$", re.M
+)  # a file that the tests write; GitHub shows such a block as any other
 
 
 def methods() -> dict[str, str]:
@@ -56,6 +59,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         page.meta["hide"] = ["navigation"]  # of one entry, beside the widest tables
     if not (ROOT / "docs" / uri).is_file() and not uri.startswith("methods/"):
         page.meta["search"] = {"exclude": True}  # tables of hundreds of kilobytes
+    markdown = NAMED.sub(r'```\1 title="\2"', markdown)
     # A fenced block, or what lies between two of them.
     parts = re.split(f"({CODE.pattern})", markdown, flags=CODE.flags)
     return "".join(part if part.startswith("```") else LINK.sub(lambda m: _link(m, uri), part) for part in parts)

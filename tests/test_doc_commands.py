@@ -90,8 +90,10 @@ def split(lines: Iterable[str]) -> list[list[str]]:
 def commands(page: str, until: str | None = None) -> list[list[str]]:
     """The lines of a page's shell blocks and indented examples, split as a shell does; up to a heading."""
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").split(until or "\0")[0]
-    blocks = "".join(re.findall(r"^```sh\n(.*?)^```", text, re.S | re.M)).replace("\\\n", " ")
-    return split([*blocks.splitlines(), *re.findall(r"^ {4,}(seewhen .*)", text, re.M)])
+    found = re.findall(r"^```(?:sh|bash|console)(?: file=\S+)?\n(.*?)^```", text, re.S | re.M)
+    blocks = re.sub(r"^\$ ", "", "".join(found), flags=re.M).replace("\\\n", " ")
+    outside = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
+    return split([*blocks.splitlines(), *re.findall(r"^ {4,}(seewhen .*)", outside, re.M)])
 
 
 ALL = [command for page in PAGES for command in commands(page)]
@@ -111,6 +113,14 @@ def test_the_program_takes_it(command: list[str]) -> None:
         assert wanted and set((wanted[1] or "photo").split(",")) <= set(extras)
     else:
         assert program == "make" and re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), re.M)
+
+
+@pytest.mark.parametrize("page", sorted({path.stem for path in ROOT.glob("docs/*.md")} - set(PAGES)))
+def test_the_program_takes_what_other_pages_show(page: str) -> None:
+    """All but lines of a script, whose variables a shell fills in."""
+    for command in commands(page):
+        if command[0] == "seewhen" and "$questions" not in command:
+            test_the_program_takes_it(command)
 
 
 def test_reasons_not_to_run_are_still_needed() -> None:

@@ -61,13 +61,17 @@ def test_python_of_the_readme_gives_a_page_with_maps(tmp_path, monkeypatch):
 
 
 def test_tests_that_pages_name_are_there():
+    """By path, by file, or by function alone."""
+    told = {page: page.read_text(encoding="utf-8") for page in PAGES if page.name != "CHANGELOG.md"}
+    files = {file: file.read_text(encoding="utf-8") for file in ROOT.glob("tests/**/test_*.py")}
+    names = {file.name for file in files} | {str(file.relative_to(ROOT)) for file in files}
+    names |= set(re.findall(r"^def (test_\w+)", "\n".join(files.values()), re.M))
     named = {
-        (page.name, file)
-        for page in PAGES
-        if page.name != "CHANGELOG.md"  # tells of what was, too
-        for file in re.findall(r"`(tests/[\w/]+\.py)", page.read_text(encoding="utf-8"))
+        (page.name, name)
+        for page, text in told.items()
+        for name in re.findall(r"`((?:tests/[\w/]+\.py|test_\w+(?:\.py)?))", text)
     }
-    assert named and not [each for each in named if not (ROOT / each[1]).is_file()]
+    assert named and not [each for each in named if each[1] not in names]
 
 
 def test_names_are_given_once_in_a_room():

@@ -104,6 +104,10 @@ def test_links_and_pictures_lead_somewhere(pages: dict[Path, Parsed]) -> None:
     assert not missing
 
 
+def test_every_fence_is_a_block_of_code(pages: dict[Path, Parsed]) -> None:
+    assert not [page.name for page in pages if "```" in page.read_text(encoding="utf-8")]
+
+
 def test_nothing_comes_from_another_host(whole_site: Path, pages: dict[Path, Parsed]) -> None:
     foreign = {load for found in pages.values() for load in found.loads if urlsplit(load).netloc}
     assert not foreign

@@ -87,12 +87,19 @@ def test_headlines() -> None:
     )
     off = {row["method"]: row["ms_per_token"] for row in result("speed/results/h200-llava-off.json")["costs"]}
     more = [100 * (row["ratio"] - 1) for row in (cai, contrast, eight["cai"])]
+    qwen = forks("qwen", "1", "four")
+    prefill, tilted, *_ = result(goals.SESSION)["llava, batch 1"]["found"]["costs"]
+    later = 100 * (tilted["prefill_ratio"] - 1)
     for sentence in (
         f"| regular | {off['regular']:.0f} | {regular['ms']:.2f} | |",
         f"| CAI | {off['cai']:.0f} | {cai['ms']:.2f} | {more[0]:.1f} % more |",
         f"| CAI with contrast | {off['cai+contrast']:.0f} | {contrast['ms']:.2f} | {more[1]:.1f} % more |",
         f"takes {times:.1f} times as long as captured CAI",
         f"regular decoding takes {eight['regular']['ms']:.2f} ms per step, CAI {more[2]:.1f} % more",
+        f"takes {qwen['regular']['ms']:.1f} ms per token, CAI {100 * (qwen['cai']['ratio'] - 1):.1f} % more",
+        f"The first token comes after {prefill['prefill_ms']:.0f} ms, with CAI {later:.0f} % later",
+        f"took [{off['regular']:.0f}](../benchmarks/speed/results/h200-llava-off.json) and "
+        f"[{rows['off', 'regular']:.0f}](../benchmarks/speed/results/h200-explore.json) ms per token in two runs",
     ):
         assert sentence in page_, sentence
 
@@ -121,6 +128,36 @@ def test_the_server() -> None:
         f"| {middle[0]:.0f}, {middle[1]:.0f} (p95 {first[1]['p95']:.0f}) | {middle[1] / middle[0]:.1f} times",
     ):
         assert sentence in said, sentence
+
+
+def test_how_far_the_server_s_figures_go() -> None:
+    parts = result(goals.LANES)["parts"]
+    both = next(part for part in parts if part["what"] == "overlap")
+    beside, in_turn = (
+        next(part["tokens_per_second"] for part in parts if part["what"] == "lanes" and part["way"] == way)
+        for way in ("beside", "in turn")
+    )
+    many = next(part for part in parts if part["what"] == "http" and part["clients"] == 32 and part["captured"])
+    loop = next(part for part in parts if part["what"] == "generate" and part["rows"] == 32)
+    before = next(part for part in result("server/results/lanes_before.json")["parts"] if part.get("way") == "off")
+    where, share = many["where"], many["where"]["shares"]
+    whole, steps = loop["tokens_per_second"], loop["tokens_per_second_of_steps"]
+    said = text("docs/speed.md")
+    for sentence in (
+        f"The limit is {100 * whole / steps:.0f} % of the steps alone.",
+        f"makes {whole:,.0f} of {steps:,.0f} tokens per second with its prompts",
+        f"four steps take {both['ms_steps']:.1f} ms, a prompt {both['ms_reading']:.1f}, both together "
+        f"{both['ms_beside']:.1f} beside each other and {both['ms_in_turn']:.1f} in turn",
+        f"both ways give {beside:,.0f} and {in_turn:,.0f} tokens per second",
+        f"{share['reading']:.0%} of the inference thread's time goes into reading".replace("%", " %"),
+        f"{where['ms_per_pass_on_the_host']:.0f} ms a pass, {where['prompts'] / where['passes']:.1f} prompts each",
+        f"{share['telling']:.0%} into telling clients".replace("%", " %"),
+        f"{share['waiting for the device']:.0%} is waiting for the device".replace("%", " %"),
+        f"made {before['tokens_per_second']:.0f} tokens per second",
+        f"that is {many['tokens_per_second'] / before['tokens_per_second']:.1f} times less.",
+    ):
+        assert sentence in said, sentence
+    assert f"{100 * whole / steps:.0f} % of the bare loop's steps alone" in text("benchmarks/speed.md")
 
 
 def test_the_peer_on_a_cpu() -> None:
@@ -195,3 +232,22 @@ def test_answers_of_both_ways() -> None:
     assert different["float32"] == 0 and all(run["different"] == run["decided_by_rounding"] for run in runs)
     assert f"none of {count['float32']} answers differed" in said
     assert f"{different['bfloat16']} of {count['bfloat16']}" in said
+    photo = {
+        run["method"]: run["largest_rounding"]
+        for run in result("runs/ways-photo.json")["runs"]
+        if run["dtype"] == "bfloat16"
+    }
+    assert (
+        "by up to {regular:.2f} between the two ways in bfloat16, with VCD {vcd:.2f}, with CAI {cai:.2f}".format(
+            **photo
+        )
+        in said
+    )
+
+
+def test_questions_per_second() -> None:
+    found = result("runs/throughput.json")
+    engine, plain = (found["samples_per_second"][way] for way in ("engine", "plain"))
+    said = text("docs/runs.md")
+    assert f"{engine:.0f} questions a second against {plain:.0f} in a plain loop" in said
+    assert f"the same answers to all {found['questions']} questions" in said and not found["differing_answers"]

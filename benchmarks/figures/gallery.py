@@ -7,9 +7,12 @@ to keep them between calls.
 from __future__ import annotations
 
 import argparse
+import json
+import platform
 import tempfile
 import textwrap
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from PIL import Image
 import seewhen
 from seewhen.runs.evaluate import Ask, Machine
 from seewhen.runs.progress import Progress
-from seewhen.runs.sweep import parse_grid, sweep, write_sweep
+from seewhen.runs.sweep import parse_grid, sweep, typed_grid, write_sweep
 from seewhen.scenes import dataset
 from seewhen.showing import figures
 from seewhen.showing.figures.catalogue import FIGURES, most_telling
@@ -26,6 +29,7 @@ from seewhen.showing.figures.style import Drawing
 from seewhen.showing.figures.tracing import Tracer, answered, replayed, trace_scenes
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+RESULT = Path(__file__).with_name("gallery.json")  # the numbers that the page tells
 SPLIT = "shifted"
 EARLY = "cai:start_layer=0.5"  # layers 7 to 11 of 12: the adaptive default leaves only the last one
 
@@ -47,6 +51,10 @@ def main() -> None:
         small = Image.open(path).convert("RGB").quantize(256, kmeans=2, dither=Image.Dither.NONE)
         small.save(path, optimize=True)
         data[name] = drawing.data
+    told = {name: data[name] for name, _, _, text in SECTIONS if callable(text)}
+    versions = {package: version(package) for package in ("torch", "transformers", "numpy", "pillow")}
+    result = {"machine": platform.machine(), "versions": versions, "scenes": given.scenes, "figures": told}
+    RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     (DOCS / "gallery.md").write_text(page(data, given.scenes), encoding="utf-8")
     print(f"{len(drawn)} figures, {sum(f.stat().st_size for f in target.glob('*.png')) / 1e6:.2f} MB")
 
@@ -92,7 +100,8 @@ def draw_sweeps(work: Path, count: int) -> dict[str, Drawing]:
         out = work / name
         if not (out / "sweep.json").exists():
             ask = Ask("pope", split=f"{SPLIT}-adversarial", scenes=count)
-            write_sweep(sweep(ask, method, parse_grid(grid), out, Machine(), controls=False, say=print), out)
+            values = typed_grid(method, parse_grid(grid))
+            write_sweep(sweep(ask, method, values, out, Machine(), controls=False, say=print), out)
         draw = figures.ablation_gate if name == "gate" else figures.ablation_contrast
         made[f"ablation-{name}"] = draw(figures.read_sweep(out))
     return made
@@ -188,7 +197,7 @@ whose objects are often out of place, so that the model invents some). `benchmar
 page; it is the same for any model: give `--model`, or a trace, or a run.
 
 A figure is one command and one function of `seewhen.showing.figures`. It writes PNG, SVG or PDF by the ending of
-`--out` and the numbers it shows as JSON beside it (`--data`). Hallucinated words are red, correct ones blue, by
+`--out`, and the numbers it shows as JSON beside it (`--data`). Hallucinated words are red, correct ones blue, by
 CHAIR's reading of the answer; blue boxes are the ground truth.
 
 | made from | how |

@@ -5,12 +5,26 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import pytest
 
-def test_the_page_is_up_to_date():
+
+@pytest.fixture(scope="module")
+def module():
     path = Path(__file__).resolve().parents[2] / "docs" / "methods_page.py"
     spec = importlib.util.spec_from_file_location("methods_page", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_methods_that_ask_or_try_again_say_what_that_costs(module):
+    from seewhen.methods import METHODS, method_class
+
+    asking = [name for name in METHODS.built_in if method_class(name).judges]
+    assert "confirm" in asking and set(asking) <= set(module.PASSES)
+
+
+def test_the_page_is_up_to_date(module):
     written = module.PAGE.read_text(encoding="utf-8")
     assert written == module.page(), "run `make docs`"
     assert "`opera`" in written and "reference_parity" in written

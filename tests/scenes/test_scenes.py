@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from itertools import combinations, pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from seewhen.errors import InvalidInput
 from seewhen.scenes import CATEGORIES, HELD_OUT, SPLITS, dataset, render, sample, truth
 from seewhen.scenes.rendering import pixels
-from seewhen.scenes.scene import MOST_COVERED
+from seewhen.scenes.scene import _STRAY, MOST_COVERED
 from seewhen.scenes.sprites import atlas
 from seewhen.scenes.streams import Stream
 from seewhen.scenes.world import COLORS, CONTEXTS, SINGLE, SIZE, article, counted, plural
@@ -73,6 +74,18 @@ def test_objects_co_occur_less_in_the_shifted_part() -> None:
 
     assert at_home("test") > 0.85
     assert at_home("shifted") < 0.6
+
+
+def test_the_page_tells_how_many_kinds_are_drawn_from_all() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "scenes.md").read_text(encoding="utf-8")
+    assert all(f"| `{split}` | {_STRAY[split]} % |" in page for split in SPLITS)
+    assert (
+        f"at most {100 * MOST_COVERED:.0f} % of a thing's box" in page and f"in {len(CONTEXTS)}\nkinds of" in page
+    )
+    sides = [
+        max(box[2] - box[0], box[3] - box[1]) for s in dataset("test", 400) for box in (t.box for t in s.things)
+    ]
+    assert f"{min(sides)} to {max(sides)} pixels on the longer side" in page
 
 
 @settings(max_examples=60)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -365,14 +363,6 @@ def test_refuses_to_start() -> None:
     local = Settings(**common)
     assert local.knows("localhost:8000") and local.knows("[::1]:8000") and local.knows("127.0.0.1")
     assert not any(local.knows(name) for name in ("", "evil", "localhost.evil", "127.0.0.1:80:80", "[::1].evil:1"))
-
-
-def test_documentation_lists_all_limits() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "server.md").read_text()
-    for field in dataclasses.fields(Limits):
-        shown = re.search(rf"^\| `{field.name}` \| ([\d,]+)( MiB)? \|", page, re.M)
-        assert shown, field.name
-        assert int(shown[1].replace(",", "")) << (20 if shown[2] else 0) == field.default
 
 
 def test_limits_by_name() -> None:

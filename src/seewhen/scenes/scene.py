@@ -28,7 +28,7 @@ _CLASSES: dict[Split, frozenset[int]] = {
     "test": frozenset({8}),
     "shifted": frozenset({9}),
 }
-# How often a thing is found outside the places it belongs to, in percent.
+# How often a kind of thing is drawn from all there are, some of which belong to the place after all, in percent.
 _STRAY: dict[Split, int] = {"train": 8, "val": 8, "test": 8, "shifted": 60}
 MOST_COVERED = 0.35  # no more of a thing's box lies under things drawn later
 
