@@ -49,7 +49,7 @@ def tally(right, asked=None):
 
 
 def test_equal_on_paper_is_equal():
-    """The same answers with other seeds: sums in another order differ in the last digit, and that is no interval."""
+    """The same answers with other seeds: sums in another order differ in the last digit, which is nothing."""
     right = np.array([[1, 2, 5], [3, 4, 1], [2, 6, 3], [5, 5, 1]], dtype=float)
     asked = np.full_like(right, 7)
     d = difference(tally(right, asked), tally(np.roll(right, 1, axis=1), asked), ratio)
