@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from cli.command import in_process
+from runs.tiny_checkpoint import write
 from seewhen.errors import InvalidMethod
 from seewhen.methods import known
+from seewhen.methods.grammar import parse
 from seewhen.registry import Registry
+from seewhen.runs.evaluate import Ask, evaluate
 
 METHOD = """
 from dataclasses import dataclass
@@ -40,7 +43,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
         registry = Registry("method", "seewhen.methods", known.METHODS.base, known.METHODS.built_in)
         for module in ("known", "grammar", "catalogue"):
             monkeypatch.setattr(f"seewhen.methods.{module}.METHODS", registry)
-        monkeypatch.setattr("seewhen.methods.METHODS", registry)
+        for module in ("methods", "runs.versions"):
+            monkeypatch.setattr(f"seewhen.{module}.METHODS", registry)
         return registry
 
     return make
@@ -105,3 +109,15 @@ def test_names_with_capitals_are_reached(
     install("pkg_capitals", METHOD.format("Mine", "Mine"), Mine="Mine")
     call = in_process(monkeypatch, capsys)
     assert call("methods", "Mine").code == 0 and call("methods", "CAI").code == 0
+
+
+def test_a_run_says_of_which_version_a_method_is(install: Install, tmp_path: Path) -> None:
+    """Another version of the package is another configuration, and the run is not gone on with."""
+    install("pkg_versioned", METHOD.format("Doubt", "doubt"), doubt="Doubt")
+    (tmp_path / "tiny").mkdir()
+    ask = Ask("pope", scenes=1, limit=1, max_new_tokens=1, model=str(write(tmp_path / "tiny")))
+    directory, _ = evaluate(ask, parse("doubt+regular"), tmp_path / "runs")
+    versions = json.loads((directory / "manifest.json").read_text())["config"]["versions"]
+    assert versions["pkg_versioned"] == "1" and "seewhen" in versions
+    directory, _ = evaluate(ask, parse("regular"), tmp_path / "runs")
+    assert "pkg_versioned" not in json.loads((directory / "manifest.json").read_text())["config"]["versions"]

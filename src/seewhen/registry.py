@@ -64,6 +64,11 @@ class Registry:
                 "Uninstall one of them, or give its entry point another name.",
             )
 
+    def version(self, name: str) -> dict[str, str]:
+        """The package that `name` is from and its version; nothing of our own."""
+        found = [entry.dist for entry in self._others.get(name, ()) if entry.dist is not None]
+        return {dist.name: dist.version for dist in found}
+
     def load(self, name: str) -> Any:
         """The class called `name`."""
         self.check(name)

@@ -99,7 +99,7 @@ def test_a_metric_that_is_no_number() -> None:
 def test_samples_are_looked_at_before_anybody_is_asked(own: Own, told: str, tmp_path: Path) -> None:
     """A run with ids that are numbers would be written and never read again."""
     (tmp_path / "tiny").mkdir()
-    ask = Ask("own", data=str(tmp_path), model=write(tmp_path / "tiny"))
+    ask = Ask("own", data=str(tmp_path), model=str(write(tmp_path / "tiny")))
     with pytest.raises(InvalidInput, match=told):
         evaluate(ask, method("regular"), tmp_path / "runs", prepared=(own, {"name": "tiny"}))
     assert not (tmp_path / "runs").exists()

@@ -25,7 +25,7 @@ from seewhen.runs.engine import InProcess, Plan, Pool, Processes, run
 from seewhen.runs.pictures import scene_source
 from seewhen.runs.scoring import result_of, score_records, write_counts
 from seewhen.runs.store import Record, RunStore
-from seewhen.runs.versions import package_versions, processor_name
+from seewhen.runs.versions import package_versions, plugin_versions, processor_name
 from seewhen.runs.work import Maker, Task, image_order
 from seewhen.served.server import KEY
 
@@ -284,7 +284,7 @@ def configuration(
             **({"noise": ask.noise} if ask.sampled and ask.noise != "streams" else {}),
         },
         "image_backend": image_backend(),
-        "versions": package_versions(),
+        "versions": {**package_versions(), **plugin_versions(benchmark.name, method.to_json())},
     }
 
 
