@@ -24,11 +24,12 @@ class Registry:
     built_in: Mapping[str, tuple[str, str]]  # name -> module in the package, class
 
     @cached_property
-    def _others(self) -> dict[str, list[EntryPoint]]:
-        found: dict[str, list[EntryPoint]] = {}
-        for entry in entry_points(group=self.group):
-            found.setdefault(entry.name, []).append(entry)
-        return found
+    def _entries(self) -> tuple[EntryPoint, ...]:
+        return tuple(entry_points(group=self.group))
+
+    @cached_property
+    def _others(self) -> dict[str, EntryPoint]:
+        return {entry.name: entry for entry in self._entries}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -57,7 +58,9 @@ class Registry:
                 f"There is no {self.what} {name!r}.",
                 f"{nearest(name, self.names)}{self.what.title()}s: {', '.join(self.names)}.",
             )
-        packages = [*(["seewhen"] if name in self.built_in else []), *map(_package, self._others.get(name, ()))]
+        packages = [_package(entry) for entry in self._entries if entry.name == name]
+        if name in self.built_in:
+            packages.insert(0, "seewhen")
         if len(packages) > 1:
             raise InvalidMethod(
                 f"The {self.what} {name!r} is in {' and in '.join(packages)}, so nobody knows which is meant.",
@@ -66,8 +69,8 @@ class Registry:
 
     def version(self, name: str) -> dict[str, str]:
         """The package that `name` is from and its version; nothing of our own."""
-        found = [entry.dist for entry in self._others.get(name, ()) if entry.dist is not None]
-        return {dist.name: dist.version for dist in found}
+        entry = self._others.get(name)
+        return {} if entry is None or entry.dist is None else {entry.dist.name: entry.dist.version}
 
     def load(self, name: str) -> Any:
         """The class called `name`."""
@@ -76,7 +79,7 @@ class Registry:
             module, attribute = self.built_in[name]
             return getattr(import_module(f"{self.group}.{module}"), attribute)
         base = getattr(import_module(self.base[0]), self.base[1])
-        [entry] = self._others[name]
+        entry = self._others[name]
         try:
             found = entry.load()
         except Exception as error:
