@@ -10,6 +10,7 @@ import pytest
 
 from seewhen.benchmarks import load
 from seewhen.benchmarks.amber import Amber
+from seewhen.benchmarks.amber.files import load_words
 from seewhen.benchmarks.amber.related import Words
 from seewhen.benchmarks.amber.vectors import WordVectors
 from seewhen.benchmarks.base import Sample
@@ -48,6 +49,13 @@ def test_objects_annotated_twice_are_covered_once() -> None:
 
 def test_plurals_and_verbs() -> None:
     assert describe("Two dogs. They light it.", ("dog",), ("cloud",))["chair"] == 0.0
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_lists_of_words_from_a_checkout_on_windows(tmp_path: Path, newline: str) -> None:
+    (tmp_path / "relation.json").write_text('{"dog": ["puppy"]}')
+    (tmp_path / "safe_words.txt").write_bytes(f"image{newline}light{newline}".encode())
+    assert load_words(tmp_path).safe == {"image", "light"}
 
 
 @pytest.fixture(scope="module")

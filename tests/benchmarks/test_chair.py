@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seewhen.benchmarks.base import Options
 from seewhen.benchmarks.chair import Chair
 from seewhen.benchmarks.chair.caption_reader import CaptionReader
 from seewhen.benchmarks.chair.coco import image_key, load_objects
@@ -171,6 +172,60 @@ def test_ground_truth_from_a_table(tmp_path) -> None:
 def test_other_json_is_refused(write, content: str) -> None:
     with pytest.raises(InvalidInput, match=r"objects\.json"):
         load_objects([write("objects.json", content)], LEXICON, READER.objects)
+
+
+def test_categories_are_read_as_words_are(write) -> None:
+    """ "Cat" and "kitten" are cats: else every caption with a cat would be wrong."""
+    table = {"categories": ["Cat", "kitten"], "images": {"1": [0], "2": [1], "3": [" DOG "]}}
+    found = load_objects([write("objects.json", json.dumps(table))], LEXICON, READER.objects)
+    assert found == {"1": {"cat"}, "2": {"cat"}, "3": {"dog"}}
+    for wrong in ("-1", "true"):
+        with pytest.raises(InvalidInput, match=r"objects\.json has another form"):
+            content = f'{{"categories": ["cat", "dog"], "images": {{"1": [{wrong}]}}}}'
+            load_objects([write("objects.json", content)], LEXICON, READER.objects)
+
+
+@pytest.mark.parametrize("categories", [[], [{"id": 2, "name": "cat"}], [{"id": "1", "name": "cat"}]])
+def test_an_annotation_of_no_known_category_is_refused(write, categories: list) -> None:
+    content = {"categories": categories, "annotations": [{"image_id": 1, "category_id": 1}]}
+    with pytest.raises(InvalidInput, match="category_id 1 is none of its categories"):
+        load_objects([write("instances.json", json.dumps(content))], LEXICON, READER.objects)
+
+
+def _scored(write, truth: dict, captions: dict[str, str]) -> dict[str, float]:
+    lines = "\n".join(json.dumps({"image": image, "caption": text}) for image, text in captions.items())
+    asked, given = Chair.read(write("captions.jsonl", lines), [write("truth.json", json.dumps(truth))], Options())
+    return dict(asked.score(given).metrics)
+
+
+def test_objects_that_chair_does_not_know_are_refused(write) -> None:
+    truth = {"categories": ["cat", "aerosol can"], "images": {"1": [0], "2": [1]}}
+    with pytest.raises(InvalidInput, match=r"truth\.json: 'aerosol can' is none of CHAIR's 80 objects"):
+        _scored(write, truth, {"1": "A cat."})
+
+
+def test_pictures_of_one_number_are_no_two_pictures(write) -> None:
+    """Both would be judged by the objects of both."""
+    truth = {"categories": ["cat", "dog"], "images": {"cats/1.jpg": [0], "dogs/1.jpg": [1]}}
+    with pytest.raises(InvalidInput, match=r"cats/1\.jpg and dogs/1\.jpg name the same picture"):
+        _scored(write, truth, {"cats/1.jpg": "A dog."})
+    with pytest.raises(InvalidInput, match=r"captions: 1 and COCO_val2014_000000000001\.jpg name the same"):
+        Chair({"1": frozenset({"cat"})}, ("1",)).score({"1": "A cat.", "COCO_val2014_000000000001.jpg": "A dog."})
+    with pytest.raises(InvalidInput, match=r"images: a/7\.jpg and 7 name the same"):
+        Chair({"7": frozenset()}, ("a/7.jpg", "7"))
+
+
+def test_file_names_decide_where_ids_are_numbers_of_their_own(write) -> None:
+    """A tool that numbers pictures from 1 gives 1.jpg the id 2, and image 1 is another picture."""
+    truth = {
+        "categories": [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}],
+        "images": [{"id": 1, "file_name": "0.jpg"}, {"id": 2, "file_name": "train/1.jpg"}, {"id": 3}],
+        "annotations": [{"image_id": 1, "category_id": 1}, {"image_id": 2, "category_id": 2}],
+    }
+    for name in ("1.jpg", "train/1.jpg", "2"):
+        assert _scored(write, truth, {name: "A dog."})["chair_s"] == 0
+        assert _scored(write, truth, {name: "A cat."})["chair_s"] == 100
+    assert _scored(write, truth, {"1": "A cat."})["recall"] == 100
 
 
 @pytest.mark.parametrize("name", [391895, "391895", "COCO_val2014_000000391895.jpg", "val2014/000000391895.jpg"])

@@ -56,6 +56,27 @@ def test_pope(write, tmp_path: Path) -> None:
     assert [json.loads(line)["right"] for line in rows.read_text().splitlines()] == [1, 1]
 
 
+def test_the_answers_of_a_run_are_found_by_id(write) -> None:
+    """A run keeps the questions of an image together, wherever they stand in the file of questions."""
+    images = {1: "a.jpg", 2: "b.jpg", 3: "a.jpg", 4: "b.jpg"}
+    truth = {"a.jpg": "yes", "b.jpg": "no"}
+    asked = [
+        {"question_id": n, "image": image, "text": f"Is there a {n}?", "label": truth[image]}
+        for n, image in images.items()
+    ]
+    given = [
+        {"id": f"coco-random/{n}", "seed": 0, "image": images[n], "answer": truth[images[n]].title()}
+        for n in (1, 3, 2, 4)
+    ]
+    base = ("score", "pope", "--questions", write("coco_pope_random.json", asked), "--json", "--answers")
+    score = json.loads(seewhen(*base, write("samples.jsonl", given)).stdout)
+    assert score["metrics"]["accuracy"] == 100 and score["missing"] == 0
+
+    given[1] = {"id": "coco-random/3", "seed": 0, "image": "a.jpg", "error": "There is no file a.jpg."}
+    score = json.loads(seewhen(*base, write("samples.jsonl", given)).stdout)
+    assert score["metrics"]["accuracy"] == 100 and (score["samples"], score["missing"]) == (3, 1)
+
+
 def test_the_answers_of_a_run_are_scored_against_all_its_questions(write) -> None:
     asked = [
         x for kind in ("random", "popular") for x in ("--questions", write(f"coco_pope_{kind}.json", QUESTIONS))

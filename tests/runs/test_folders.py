@@ -102,6 +102,28 @@ def test_labels_in_every_form(name: str, tmp_path: Path) -> None:
     assert unknown == []
 
 
+def _labels(path: Path, text: str, *pictures: str) -> dict[str, frozenset[str]]:
+    path.write_text(text)
+    return labels_of(path, list(pictures), reader_for("open"))[0]
+
+
+def test_lines_of_one_picture_are_put_together(tmp_path: Path) -> None:
+    lines = "".join(json.dumps({"image": "a.jpg", "objects": [each]}) + "\n" for each in ("dog", "cat"))
+    assert _labels(tmp_path / "labels.jsonl", lines, "a.jpg") == {"a.jpg": {"dog", "cat"}}
+
+
+def test_pictures_of_one_name_in_two_folders(tmp_path: Path) -> None:
+    """None is judged by what another shows."""
+    path, labels = tmp_path / "labels.json", {"cats/1.jpg": ["cat"], "dogs/1.jpg": ["dog"]}
+    found = _labels(
+        path, json.dumps(labels), "cats/1.jpg", "photos/dogs/1.jpg", "birds/1.jpg", "/there/cats/001.png"
+    )
+    assert found == {"cats/1.jpg": {"cat"}, "photos/dogs/1.jpg": {"dog"}, "/there/cats/001.png": {"cat"}}
+    with pytest.raises(InvalidInput, match=r"1\.jpg may be cats/1\.jpg or dogs/1\.jpg of the labels"):
+        _labels(path, json.dumps(labels), "1.jpg")
+    assert _labels(path, '{"1.jpg": ["dog"]}', "cats/1.jpg") == {"cats/1.jpg": {"dog"}}
+
+
 def test_labels_outside_the_words_that_are_judged(tmp_path: Path) -> None:
     path = tmp_path / "labels.json"
     path.write_text(json.dumps({"a.jpg": ["dog", "samovar"]}))

@@ -28,6 +28,7 @@ from seewhen.decoding.fast.loop import FastLoop
 from seewhen.decoding.judging import JudgedLoop
 from seewhen.decoding.method import Method
 from seewhen.decoding.observer import Observer
+from seewhen.decoding.rule_scores import refuse_lost
 from seewhen.decoding.sequence import CachedSequence
 from seewhen.decoding.session import Session, attached_session
 from seewhen.decoding.telling import placed
@@ -267,6 +268,7 @@ def _watch_generate(model: Any, session: Session, handle: Handle, fast: FastLoop
                 raise left_early(session.method.name)
             if call.sequence is not None:
                 _keep_trace(handle, call, output)
+                refuse_lost(session.method.name, call.sequence.recorder)
                 _warn_if_silent(session, call.sequence)
             else:
                 handle._finished(None)

@@ -27,8 +27,8 @@ SCENES = "scenes"  # the data "folder" that needs no files
 
 
 def benchmark_names() -> tuple[str, ...]:
-    """The names of all benchmarks, built-in first."""
-    return BENCHMARKS.names
+    """The names of all benchmarks that can be had, built-in first."""
+    return BENCHMARKS.working
 
 
 def benchmark_class(name: str) -> type[Benchmark]:

@@ -11,6 +11,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -208,8 +209,41 @@ def add_up(rows: Iterable[Row]) -> dict[str, dict[str, Sum]]:
 def make_score(benchmark: Benchmark, rows: Iterable[Row], missing: int) -> Score:
     """The score of these rows."""
     rows = tuple(rows)
+    _check_rows(benchmark.name, rows)
     metrics = {name: float(value) for name, value in benchmark.summarise(add_up(rows)).items()}
     return Score(benchmark.name, benchmark.settings, metrics, rows, missing)
+
+
+def _check_rows(benchmark: str, rows: Sequence[Row]) -> None:
+    """Refuse what would be lost later: counts are kept as whole numbers, and rows by their sample's id."""
+    seen: set[str] = set()
+    for row in rows:
+        if row.id in seen:
+            raise InvalidInput(f"{benchmark} counts the sample {row.id} twice.", "Give each sample one row.")
+        seen.add(row.id)
+        counts: Mapping[str, object] = row.counts  # whatever the type says
+        for name, count in counts.items():
+            if not isinstance(count, Integral):
+                raise InvalidInput(
+                    f"{benchmark} counts {name}={count!r:.40} for the sample {row.id}, which is no whole number.",
+                    "Count in whole numbers and divide in summarise.",
+                )
+
+
+def check_samples(benchmark: str, samples: Sequence[Sample]) -> None:
+    """Refuse questions that cannot be told apart, and none at all."""
+    if not samples:
+        raise InvalidInput(f"{benchmark} asks no questions.", "Look at its files.")
+    seen: set[str] = set()
+    for sample in samples:
+        if not isinstance(sample.id, str) or not isinstance(sample.image, str):
+            raise InvalidInput(
+                f"{benchmark} has the sample {sample.id!r:.40} about {sample.image!r:.40}: one is no text.",
+                "Write id and image as text: str(number).",
+            )
+        if sample.id in seen:
+            raise InvalidInput(f"{benchmark} has the sample {sample.id} twice.", "Number the samples apart.")
+        seen.add(sample.id)
 
 
 def refuse_unknown(answers: Mapping[str, str], known: Iterable[str], benchmark: str) -> None:

@@ -59,10 +59,14 @@ def pick_text(path: Path, number: int, record: Mapping[str, Any]) -> str:
 
 
 def read_answers(path: Path, id_keys: Sequence[str]) -> dict[str, str]:
-    """Answers by id, in the order of the file. An id that occurs twice is an error, not a coin toss."""
+    """Answers by id, in the order of the file. An id that occurs twice is an error, not a coin toss.
+
+    What a run could not answer is none: it has an `error` in the place of the answer."""
     answers: dict[str, str] = {}
     lines: dict[str, int] = {}
     for number, record in read_records(path):
+        if record.get("error") and record.keys().isdisjoint(TEXT_KEYS):
+            continue
         key = str(pick(path, number, record, id_keys))
         if key in answers:
             raise InvalidInput(

@@ -31,14 +31,14 @@ def methods(
 
     seewhen methods pai --json
     """
-    from seewhen.methods import method_names
+    from seewhen.methods import METHODS
     from seewhen.methods.catalogue import described
     from seewhen.methods.grammar import check_names, terms
 
     if name:
         check_names([name])
     given = terms(name) if name else []
-    found = [described(term.name) for term in given] or [described(each) for each in method_names()]
+    found = [described(term.name) for term in given] or [described(each) for each in METHODS.working]
     if as_json:
         typer.echo(json.dumps(found, indent=2, default=str))
     elif name:

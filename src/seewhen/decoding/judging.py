@@ -20,6 +20,7 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 from seewhen.decoding.aside import Aside
 from seewhen.decoding.judge import Judge, Newest
 from seewhen.decoding.rows import Saved
+from seewhen.decoding.rule_scores import check_form
 from seewhen.decoding.stepping import Following, Growing, Stepper
 from seewhen.errors import UnsupportedMode
 
@@ -146,6 +147,7 @@ class JudgedCall:
         """Tokens (rows,) and scores; the judge has the first and the last word on these."""
         processors, allowed = self.choosing.processors, self.judge.logits(kept, logits)
         scores = self.judge.scores(kept, processors(self._ids(), allowed) if processors else allowed)
+        check_form(self.session.method.name, scores, allowed)
         tokens = self.choosing.token(scores)
         if any(row.done for row in self.rows):
             done = torch.tensor([row.done for row in self.rows], device=tokens.device)

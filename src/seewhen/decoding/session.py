@@ -28,6 +28,7 @@ from seewhen.decoding.kept import Kept
 from seewhen.decoding.method import Logits, Method, Parts
 from seewhen.decoding.prefill import ImageColumns, Prefill
 from seewhen.decoding.recorder import Recorder
+from seewhen.decoding.rule_scores import check_form, record
 from seewhen.decoding.sequence import ATTRIBUTE, CachedSequence, CurrentStep, Intervention, Step, Tables
 from seewhen.decoding.stepping import Course
 from seewhen.decoding.wider_prompts import widen
@@ -266,11 +267,10 @@ class Session:
         scores = main
         if self.parts.rule is not None:
             scores = self.parts.rule(Logits(main, tuple(others), sequence, tuple(step.scratch)))
+            check_form(self.method.name, scores, main)
             if self.method.needs_image:  # rows without an image pass through unchanged
                 scores = torch.where(sequence.image.valid.any(1, True).to(main.device), scores, main)
-            if step.prefill is not None:
-                step.recorder.declare("changed", (rows,), fill=False)
-            step.recorder.write("changed", scores.argmax(dim=-1) != main.argmax(dim=-1))
+            record(step.recorder, scores, main, first=step.prefill is not None)
         if step.recorder.full:
             step.recorder.write_logits(main, scores, self.entropy_base, first=step.prefill is not None)
         self.current.step = None

@@ -109,7 +109,8 @@ def _term(text: str) -> Term:
         settings[parameter] = piece
     part = next((piece for piece in plain if piece in _PARTS), None)
     preset = ":".join(piece for piece in plain if piece != part) or None
-    return Term(name.lower(), preset, part, settings)  # type: ignore[arg-type]
+    known = name if name in METHODS.names else name.lower()  # another package's may have capitals
+    return Term(known, preset, part, settings)  # type: ignore[arg-type]
 
 
 def pair(text: str) -> tuple[str, str]:

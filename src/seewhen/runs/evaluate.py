@@ -16,7 +16,7 @@ from seewhen.backbones.loading import check_name, load_config, quantization_libr
 from seewhen.benchmarks import SCENES, benchmark_class
 from seewhen.benchmarks import check as check_benchmark
 from seewhen.benchmarks import load as load_benchmark
-from seewhen.benchmarks.base import Benchmark, Sample, content_checksum
+from seewhen.benchmarks.base import Benchmark, Sample, check_samples, content_checksum
 from seewhen.benchmarks.files import picture_names
 from seewhen.benchmarks.prompts import Style, style_named
 from seewhen.errors import InvalidInput, UnsupportedMode
@@ -25,7 +25,7 @@ from seewhen.runs.engine import InProcess, Plan, Pool, Processes, run
 from seewhen.runs.pictures import scene_source
 from seewhen.runs.scoring import result_of, score_records, write_counts
 from seewhen.runs.store import Record, RunStore
-from seewhen.runs.versions import package_versions, processor_name
+from seewhen.runs.versions import package_versions, plugin_versions, processor_name
 from seewhen.runs.work import Maker, Task, image_order
 from seewhen.served.server import KEY
 
@@ -284,7 +284,7 @@ def configuration(
             **({"noise": ask.noise} if ask.sampled and ask.noise != "streams" else {}),
         },
         "image_backend": image_backend(),
-        "versions": package_versions(),
+        "versions": {**package_versions(), **plugin_versions(benchmark.name, method.to_json())},
     }
 
 
@@ -338,6 +338,7 @@ def evaluate(
     machine = machine or Machine()
     benchmark, model = prepared or (ask.load(), model_facts(ask, machine.device))
     samples = [s for s in benchmark.samples() if keep is None or s.image in keep]
+    check_samples(benchmark.name, samples)
     tasks = make_tasks(ask, benchmark, samples)
     config = configuration(ask, benchmark, samples, model, method)
     path = directory or out / run_name(config)

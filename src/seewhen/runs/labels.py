@@ -34,18 +34,18 @@ def labels_of(
     """The objects of each picture that the file knows, by the reader's own names, and those it has no name for."""
     with expecting(path, _FORM):
         given = dict(_given(path, reader))
-    places: dict[str, str] = {}
-    for key in given:
-        for name in (key, Path(key).name, image_key(key)):
-            places.setdefault(name, key)
+        places: dict[str, list[str]] = {}
+        for key in given:
+            for name in {Path(key).name, image_key(key)}:
+                places.setdefault(name, []).append(key)
+        known = {name: _key_of(name, given, places) for name in names}
     found: dict[str, frozenset[str]] = {}
     unknown: dict[str, None] = {}
-    for name in names:
-        known = [places[each] for each in (name, Path(name).name, image_key(name)) if each in places]
-        if not known:
+    for name, place in known.items():
+        if place is None:
             continue
         objects: set[str] = set()
-        for term in given[known[0]]:
+        for term in given[place]:
             read = {mention.object for mention in read_mentions(term, reader.lexicon)}
             objects |= read
             unknown |= {} if read else {term: None}
@@ -53,6 +53,27 @@ def labels_of(
     if not found:
         raise InvalidInput(f"{path} names none of the pictures, for example {names[0]}.", _FORM)
     return found, list(unknown)
+
+
+def _key_of(name: str, given: Mapping[str, Iterable[str]], places: Mapping[str, Sequence[str]]) -> str | None:
+    """What the file calls a picture: its name, or one that differs in how much it says of the folder alone."""
+    if name in given:
+        return name
+    for each in (Path(name).name, image_key(name)):
+        keys = [key for key in places.get(each, ()) if _in_one_folder(key, name)]
+        if len({frozenset(given[key]) for key in keys}) > 1:
+            raise InvalidInput(
+                f"{name} may be {' or '.join(keys[:3])} of the labels.", "Name pictures with folders."
+            )
+        if keys:
+            return keys[0]
+    return None
+
+
+def _in_one_folder(one: str, other: str) -> bool:
+    """Whether two paths may be of one folder: cats/1.jpg is not dogs/1.jpg, and may be 1.jpg."""
+    pairs = zip(Path(one).parts[-2::-1], Path(other).parts[-2::-1], strict=False)
+    return all(a == b for a, b in pairs)
 
 
 def _given(path: Path, reader: CaptionReader) -> Iterator[tuple[str, Iterable[str]]]:
@@ -64,8 +85,10 @@ def _given(path: Path, reader: CaptionReader) -> Iterator[tuple[str, Iterable[st
     if isinstance(whole, dict):
         yield from _table(path, whole, reader)
         return
-    for number, record in read_records(path):
-        yield str(pick(path, number, record, IMAGE_KEYS)), _texts(record["objects"])
+    found: dict[str, list[str]] = {}
+    for number, record in read_records(path):  # lines of one picture are put together
+        found.setdefault(str(pick(path, number, record, IMAGE_KEYS)), []).extend(_texts(record["objects"]))
+    yield from found.items()
 
 
 def _rows(text: str) -> Iterator[tuple[str, Iterable[str]]]:

@@ -7,6 +7,7 @@ paired tests work from it alone, so they need neither the benchmark's files nor 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -50,7 +51,9 @@ def score_records(benchmark: Benchmark, records: Sequence[Record], seeds: Sequen
     rows: list[tuple[int, Row]] = []
     for place, seed in enumerate(seeds):
         answers = {r.id: r.answer for r in records if r.seed == seed and not r.error}
-        rows += [(place, row) for row in benchmark.score(answers).rows]
+        found = benchmark.score(answers).rows
+        _check_complete(benchmark.name, answers, found)
+        rows += [(place, row) for row in found]
     images = {image: i for i, image in enumerate(dict.fromkeys(row.cluster for _, row in rows))}
     counts: dict[Any, Array] = {}
     right: dict[str, list[int | None]] = {}
@@ -69,6 +72,16 @@ def score_records(benchmark: Benchmark, records: Sequence[Record], seeds: Sequen
     return Scored(Tally(tuple(images), counts), {k: tuple(v) for k, v in right.items()}, cluster)
 
 
+def _check_complete(benchmark: str, answers: Mapping[str, str], rows: Sequence[Row]) -> None:
+    """Refuse a score that leaves answers out, or counts what was not answered."""
+    wrong = sorted(answers.keys() ^ {row.id for row in rows})
+    if wrong:
+        raise InvalidInput(
+            f"{benchmark} has {len(rows)} rows for {len(answers)} answers; they differ in {wrong[0]}.",
+            "Its `rows` must give one row, of the same id, for each answer.",
+        )
+
+
 def metrics_of(summarise: Summarise) -> Metrics:
     """A benchmark's `summarise` as a function of flat counts."""
 
@@ -84,6 +97,12 @@ def metrics_of(summarise: Summarise) -> Metrics:
 def result_of(benchmark: Benchmark, scored: Scored, records: Sequence[Record]) -> dict[str, Any]:
     """The content of result.json. Depends on the records alone, so it repeats exactly."""
     found = stats.intervals(scored.tally, metrics_of(benchmark.summarise))
+    lost = next((name for name, interval in found.items() if not math.isfinite(interval.value)), None)
+    if lost is not None:
+        raise InvalidInput(
+            f"{benchmark.name} gives no number for {lost}.",
+            "Its `summarise` divides by nothing? `percent` and `divide` make that 0.",
+        )
     failures = [record for record in records if record.error]
     answers = [record for record in records if not record.error]
     facts: dict[str, list[float]] = {}

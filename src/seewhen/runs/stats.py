@@ -30,6 +30,7 @@ Key = Hashable
 Metrics = Callable[[Mapping[Any, Array]], Mapping[str, Array]]
 
 NORMAL = NormalDist()
+_DIGITS = 9  # of a difference: sums in another order differ in the last of sixteen
 _BLOCK = 4_000_000  # resampling weights held at once (32 MB)
 
 
@@ -234,9 +235,9 @@ def differences(
     changed = int(np.any(first != second, axis=(1, 2)).sum())
     found = {}
     for k, title in enumerate(titles):
-        gap, jack = drawn[:, 0, k] - drawn[:, 1, k], left_out[0, :, k] - left_out[1, :, k]
-        low, high = _bounds(float(values[k]), gap, jack, level)
-        found[title] = Difference(float(values[k]), low, high, level, float(p_values[k]), both.shape[1], changed)
+        value, gap = round(float(values[k]), _DIGITS), np.round(drawn[:, 0, k] - drawn[:, 1, k], _DIGITS)
+        low, high = _bounds(value, gap, left_out[0, :, k] - left_out[1, :, k], level)
+        found[title] = Difference(value, low, high, level, float(p_values[k]), both.shape[1], changed)
     return found
 
 

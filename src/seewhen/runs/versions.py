@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
+
+from seewhen.benchmarks import BENCHMARKS
+from seewhen.methods import METHODS
 
 _DECISIVE = ("seewhen", "torch", "transformers", "tokenizers", "pillow", "torchvision")
 
@@ -18,6 +23,26 @@ def package_versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def plugin_versions(benchmark: str, method: Any) -> dict[str, str]:
+    """Of the other packages that a benchmark and a method, as JSON, are from."""
+    found = BENCHMARKS.version(benchmark)
+    for name in _named(method):
+        found |= METHODS.version(name)
+    return found
+
+
+def _named(method: Any) -> Iterator[str]:
+    """All methods in the description of one: a combination holds several."""
+    if isinstance(method, dict):
+        if isinstance(method.get("method"), str):
+            yield method["method"]
+        for inner in method.values():
+            yield from _named(inner)
+    elif isinstance(method, list | tuple):
+        for inner in method:
+            yield from _named(inner)
 
 
 def processor_name() -> str:

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 from seewhen.decoding.method import Combined, Method, Part, parameter_kinds
 from seewhen.decoding.parameter_values import types_of
 from seewhen.errors import InvalidMethod
-from seewhen.methods import method_class, method_names
+from seewhen.methods import METHODS, method_class
 from seewhen.methods.grammar import label, parse, read_setting, terms
 from seewhen.server.failures import ApiError
 from seewhen.server.ranges import range_of
@@ -139,7 +139,7 @@ def _opened(method: Method) -> Method:
 
 def offered(default: Method) -> list[dict[str, Any]]:
     """The catalogue, and of each method whether a request can use it: some need a file that the operator names."""
-    able = {name: default.name == name or not needed_files(method_class(name)) for name in method_names()}
+    able = {name: default.name == name or not needed_files(method_class(name)) for name in METHODS.working}
     return [{**entry, "usable": able[entry["id"]]} for entry in catalogue()]
 
 
@@ -147,7 +147,7 @@ def offered(default: Method) -> list[dict[str, Any]]:
 def catalogue() -> tuple[dict[str, Any], ...]:
     """Every method with its presets and the parameters a request may set, for /v1/methods."""
     found = []
-    for name in method_names():
+    for name in METHODS.working:
         cls = method_class(name)
         kinds = parameter_kinds(cls)
         closed = _closed(cls)

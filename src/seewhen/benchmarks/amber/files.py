@@ -133,5 +133,6 @@ def load_words(folder: Path) -> Words:
     relation = FILES["relation"].locate(folder)
     content = read_json(relation)
     check_form(dict[str, list[str]], content, relation, _TAKE)
-    safe = frozenset(read_text(FILES["safe_words"].locate(folder)).split("\n")) - {""}
+    lines = read_text(FILES["safe_words"].locate(folder)).split("\n")
+    safe = frozenset(line.removesuffix("\r") for line in lines) - {""}  # a checkout on Windows has both
     return Words({word: tuple(others) for word, others in content.items()}, safe)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from seewhen.benchmarks.base import Benchmark, Metric, Options, Row, Sample, Score, make_score, refuse_unknown
 from seewhen.benchmarks.chair import files as chair_files
 from seewhen.benchmarks.chair.caption_reader import CaptionReader
-from seewhen.benchmarks.chair.coco import Objects, image_key, load_objects
+from seewhen.benchmarks.chair.coco import Objects, image_key, image_keys, load_objects
 from seewhen.benchmarks.chair.prompts import STYLES
 from seewhen.benchmarks.records import read_answers
 from seewhen.benchmarks.sources import SourcePart
@@ -45,6 +45,9 @@ class Chair(Benchmark):
     images: tuple[str, ...]
     reader: CaptionReader = field(default_factory=CaptionReader)
 
+    def __post_init__(self) -> None:
+        image_keys(self.images, "The images")
+
     @property
     def settings(self) -> dict[str, str]:
         return {"lemmatizer": self.reader.lemmatizer, "images": str(len(self.images))}
@@ -57,7 +60,7 @@ class Chair(Benchmark):
 
     def _shown(self, image: str) -> frozenset[str]:
         try:
-            return self.truth[image_key(image)]
+            return self.truth[image if image in self.truth else image_key(image)]
         except KeyError:
             # The usual scorer takes an unknown image for an empty one and calls everything hallucinated.
             raise InvalidInput(
@@ -66,11 +69,11 @@ class Chair(Benchmark):
             ) from None
 
     def shown(self, image: str) -> tuple[str, ...]:
-        return tuple(sorted(self.truth.get(image_key(image), ())))
+        return tuple(sorted(self.truth.get(image, self.truth.get(image_key(image), ()))))
 
     def score(self, answers: Mapping[str, str]) -> Score:
         """`answers` are captions by image id, in any of COCO's ways to write it."""
-        by_key = {image_key(image): caption for image, caption in answers.items()}
+        by_key = image_keys(answers, "The captions")
         wanted = {image_key(image) for image in self.images}
         refuse_unknown(by_key, wanted, self.name)
         return make_score(self, self.rows(answers), missing=len(wanted - by_key.keys()))
@@ -128,7 +131,7 @@ class Chair(Benchmark):
         paths = [table] if table else [file.locate(folder) for file in chair_files.ANNOTATIONS]
         _, images = chair_files.image_list(options.image_list)
         reader = _reader(options)
-        return cls(load_objects(paths, reader.lexicon, reader.objects), images, reader)
+        return cls(_truth(paths, reader), images, reader)
 
     @classmethod
     def of_scenes(cls, part: str, kind: str, count: int, options: Options) -> Chair:
@@ -145,7 +148,7 @@ class Chair(Benchmark):
             raise InvalidInput("What the images show is not known.", "Name COCO's files with --objects.")
         reader = _reader(options)
         captions = load_captions(answers)
-        return cls(load_objects(paths, reader.lexicon, reader.objects), tuple(captions), reader), captions
+        return cls(_truth(paths, reader), tuple(captions), reader), captions
 
     @classmethod
     def downloads(cls, image_list: str | None) -> list[SourcePart]:
@@ -158,6 +161,20 @@ class Chair(Benchmark):
 
 def _reader(options: Options) -> CaptionReader:
     return CaptionReader(options.lemmatizer or CaptionReader.lemmatizer)
+
+
+def _truth(paths: Sequence[Path], reader: CaptionReader) -> Objects:
+    """What the images show. An object that no caption can be found to mention would only lower recall, and a
+    misspelt one be called hallucinated wherever it is mentioned."""
+    truth = load_objects(paths, reader.lexicon, reader.objects)
+    unknown = sorted(set().union(*truth.values()) - set(reader.lexicon.objects))
+    if unknown:
+        shown = ", ".join(map(repr, unknown[:3])) + (" ..." if len(unknown) > 3 else "")
+        raise InvalidInput(
+            f"{', '.join(path.name for path in paths)}: {shown} is none of CHAIR's 80 objects.",
+            "Rename the categories to COCO's, and leave the others out.",
+        )
+    return truth
 
 
 def load_captions(path: Path) -> dict[str, str]:

@@ -13,6 +13,7 @@ from seewhen.errors import InvalidInput
 SETS = ("coco", "aokvqa", "gqa")
 KINDS = ("random", "popular", "adversarial")
 SPLITS = tuple(f"{name}-{kind}" for name in SETS for kind in KINDS)
+_IDS = {"question_id", "id"}
 
 
 def load_questions(path: Path, split: str | None = None) -> tuple[Sample, ...]:
@@ -80,12 +81,12 @@ def _refuse_repeated_ids(path: Path, samples: Sequence[Sample]) -> None:
 def load_answers(path: Path, questions: Sequence[Sample]) -> dict[str, str]:
     """Answers to the questions of one split, by sample id.
 
-    Records carry a `question_id`; those of POPE's own script have none and follow the order of the
-    questions, which is accepted when there are exactly as many.
+    Records carry a `question_id`, or the `id` of a run; those of POPE's own script have neither and follow the
+    order of the questions, which is accepted when there are exactly as many.
     """
     split = questions[0].split
     records = read_records(path)
-    if any("question_id" in record for _, record in records) or len(records) != len(questions):
+    if any(_IDS & record.keys() for _, record in records) or len(records) != len(questions):
         given = read_answers(path, ("question_id", "id"))
         return {key if "/" in key else f"{split}/{key}": text for key, text in given.items()}
     answers = {}
