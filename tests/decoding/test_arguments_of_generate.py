@@ -42,11 +42,38 @@ ways = pytest.mark.parametrize("called", [by_place, in_the_model])
 
 
 @ways
-@pytest.mark.parametrize("options", [{"prompt_lookup_num_tokens": 2}, {"use_cache": False}])
-def test_what_is_nonsense_is_refused_however_it_is_asked(called, options):
+@pytest.mark.parametrize("fast", ["off", "graph"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"prompt_lookup_num_tokens": 2}, {"use_cache": False}, {"assistant_early_exit": 2}, {"use_mtp": True}),
+        *({"dola_layers": "low"}, {"penalty_alpha": 0.6, "top_k": 4}),
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_what_is_nonsense_is_refused_however_it_is_asked(called, options, fast):
     model = tiny.model("llava")
-    with seewhen.attach(model, ALWAYS), pytest.raises(UnsupportedMode, match="cai cannot run with"):
+    with seewhen.attach(model, ALWAYS, fast=fast), pytest.raises(UnsupportedMode, match="cai cannot run with"):
         called(model, tiny.inputs("llava"), **options)
+
+
+@ways
+def test_a_cache_that_saves_memory_is_kept_in_the_fast_loop_however_it_is_asked(called):
+    """Ours, which holds everything on the device, would take the memory that was to be saved. Such a cache may
+    need a GPU: then its error is the same as without a method."""
+    model, inputs = tiny.model("llava"), tiny.inputs("llava")
+
+    def outcome():
+        try:
+            output = called(model, inputs, return_dict_in_generate=True, cache_implementation="offloaded")
+        except (AssertionError, RuntimeError) as error:
+            return str(error)
+        return type(output.past_key_values), output.past_key_values.offloading
+
+    expected = outcome()
+    with seewhen.attach(model, ALWAYS, fast="graph"):
+        assert called(model, inputs, return_dict_in_generate=True).sequences.shape[0] == 1
+        assert outcome() == expected
 
 
 @ways
