@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from typing import Any
 
 import pytest
@@ -119,3 +120,21 @@ def test_an_argument_given_twice_is_the_callers_mistake_as_without_a_method():
     model, inputs = tiny.model("llava"), tiny.inputs("llava")
     with seewhen.attach(model, ALWAYS), pytest.raises(TypeError, match="multiple values"):
         model.generate(inputs["input_ids"], inputs=inputs["input_ids"])
+
+
+def test_a_model_left_in_training_is_decoded_as_it_is_unless_it_drops_its_cache():
+    model, inputs = copy.deepcopy(tiny.model("llava")).train(), tiny.inputs("llava")
+    expected = model.generate(**inputs, **PLAIN)
+    with seewhen.attach(model, ALWAYS.replace(threshold=1e9)), pytest.warns(UserWarning, match="never fired"):
+        assert torch.equal(model.generate(**inputs, **PLAIN), expected)
+    assert model.training
+    model.gradient_checkpointing_enable()
+    for fast in ("off", "graph"):
+        with (
+            seewhen.attach(model, ALWAYS, fast=fast),
+            pytest.raises(UnsupportedMode, match="gradient checkpointing in training mode"),
+        ):
+            model.generate(**inputs, **PLAIN)
+    with seewhen.attach(model.eval(), ALWAYS) as handle:
+        model.generate(**inputs, **PLAIN)
+    assert handle.trace.fired_tokens() == (5,)

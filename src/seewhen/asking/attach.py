@@ -345,6 +345,9 @@ def _check_mode(method: Method, model: Any, kwargs: dict[str, Any]) -> None:
         refuse(given(name), what, f"Leave {name} unset.")
     refuse(given("penalty_alpha") and not given("do_sample"), "contrastive search", "Leave penalty_alpha unset.")
     refuse(given("use_cache") is False, "use_cache=False", "Leave the cache on.")
+    # Without a word the layers leave the cache out then, and every token is read without those before it.
+    checkpointing = model.training and getattr(model, "is_gradient_checkpointing", False)
+    refuse(checkpointing, "gradient checkpointing in training mode", "Call model.eval() first.")
     refuse(given("cache_implementation") == "paged", "a paged cache", "Use a dynamic or static cache.")
     beams = (given("num_beams") or 1) > 1
     refuse(beams and not method.beams, "beam search", "Use num_beams=1.")
