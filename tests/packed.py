@@ -37,6 +37,9 @@ class Packed(Tensor):
         """What it stands for."""
         return self.numbers.to(self.scales.dtype) * self.scales
 
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["numbers", "scales"], None
+
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.nn.functional.linear:
