@@ -81,6 +81,13 @@ def test_frames_of_a_video_share_their_place() -> None:
     assert shapes == [(0, "frame", 0, 2, 3), (0, "frame", 6, 2, 3), (1, "image", 12, 2, 2)]
 
 
+def test_a_onevision_video_is_no_square() -> None:
+    """Two frames of 2 x 2 tokens and a newline are nine tokens, not three rows of three."""
+    ids = torch.tensor([[tiny.BOS, *[tiny.VIDEO] * 9, 7]])
+    (grids,) = grids_of("llava_onevision", {"input_ids": ids, "pixel_values_videos": torch.zeros(1, 2, 3, 16, 16)})
+    assert [(grid.kind, grid.tokens) for grid in grids] == [("queries", 9)]
+
+
 def test_rows_of_beams_repeat_the_grids_of_their_prompt() -> None:
     backbone = seewhen.Backbone.of(tiny.model("llava_next"))
     inputs = tiny.inputs("llava_next", rows=2)

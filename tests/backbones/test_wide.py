@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
+import packed
 import seewhen
+import tiny
 from seewhen.backbones.prompts import chat_prompt, model_inputs
 from seewhen.backbones.wide import lay_wide
 from seewhen.scenes import render, sample
@@ -25,6 +27,16 @@ def test_wide_layers_are_laid_by_columns_and_give_the_same():
     assert table.weight is rows and rows.is_contiguous(), "tokens are looked up by rows"
     narrow = [m for m in model.modules() if type(m) is torch.nn.Linear and m.out_features < 2 * m.in_features]
     assert narrow and all(module.weight.is_contiguous() for module in narrow)
+
+
+def test_packed_weights_stay_as_they_are():
+    """They say that they are matrices of floats, and cannot be turned."""
+    model, whole = packed.pair("llava")
+    lay_wide(model)
+    assert isinstance(model.get_output_embeddings().weight, packed.Packed)
+    inputs = tiny.inputs("llava")
+    with torch.inference_mode():
+        torch.testing.assert_close(model(**inputs).logits, whole(**inputs).logits)
 
 
 def test_other_numbers_stay_as_they_are():

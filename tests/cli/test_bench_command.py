@@ -71,6 +71,18 @@ def test_the_floor_counts_weights_once_and_the_cache_of_all_rows():
     assert bytes_per_step(backbone, 3, 10) == 2 * (weights + 3 * 10 * cache)
 
 
+def test_the_floor_counts_what_a_packed_weight_is_made_of():
+    from torch import nn
+
+    import packed
+    from seewhen.backbones.backbone import Backbone
+
+    model, whole = (Backbone.of(each) for each in packed.pair("llava"))
+    linear = [each for each in (*whole.decoder.modules(), whole.head) if type(each) is nn.Linear]
+    spared = sum(3 * each.weight.numel() - 4 * each.out_features for each in linear)  # a scale for each row
+    assert bytes_per_step(model, 2, 7) == bytes_per_step(whole, 2, 7) - spared
+
+
 def test_growth_with_image_tokens_and_its_picture():
     from seewhen.speed.figure import speed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from typing import Any
 
 import pytest
@@ -42,11 +43,38 @@ ways = pytest.mark.parametrize("called", [by_place, in_the_model])
 
 
 @ways
-@pytest.mark.parametrize("options", [{"prompt_lookup_num_tokens": 2}, {"use_cache": False}])
-def test_what_is_nonsense_is_refused_however_it_is_asked(called, options):
+@pytest.mark.parametrize("fast", ["off", "graph"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"prompt_lookup_num_tokens": 2}, {"use_cache": False}, {"assistant_early_exit": 2}, {"use_mtp": True}),
+        *({"dola_layers": "low"}, {"penalty_alpha": 0.6, "top_k": 4}),
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_what_is_nonsense_is_refused_however_it_is_asked(called, options, fast):
     model = tiny.model("llava")
-    with seewhen.attach(model, ALWAYS), pytest.raises(UnsupportedMode, match="cai cannot run with"):
+    with seewhen.attach(model, ALWAYS, fast=fast), pytest.raises(UnsupportedMode, match="cai cannot run with"):
         called(model, tiny.inputs("llava"), **options)
+
+
+@ways
+def test_a_cache_that_saves_memory_is_kept_in_the_fast_loop_however_it_is_asked(called):
+    """Ours, which holds everything on the device, would take the memory that was to be saved. Such a cache may
+    need a GPU: then its error is the same as without a method."""
+    model, inputs = tiny.model("llava"), tiny.inputs("llava")
+
+    def outcome():
+        try:
+            output = called(model, inputs, return_dict_in_generate=True, cache_implementation="offloaded")
+        except (AssertionError, RuntimeError) as error:
+            return str(error)
+        return type(output.past_key_values), output.past_key_values.offloading
+
+    expected = outcome()
+    with seewhen.attach(model, ALWAYS, fast="graph"):
+        assert called(model, inputs, return_dict_in_generate=True).sequences.shape[0] == 1
+        assert outcome() == expected
 
 
 @ways
@@ -92,3 +120,21 @@ def test_an_argument_given_twice_is_the_callers_mistake_as_without_a_method():
     model, inputs = tiny.model("llava"), tiny.inputs("llava")
     with seewhen.attach(model, ALWAYS), pytest.raises(TypeError, match="multiple values"):
         model.generate(inputs["input_ids"], inputs=inputs["input_ids"])
+
+
+def test_a_model_left_in_training_is_decoded_as_it_is_unless_it_drops_its_cache():
+    model, inputs = copy.deepcopy(tiny.model("llava")).train(), tiny.inputs("llava")
+    expected = model.generate(**inputs, **PLAIN)
+    with seewhen.attach(model, ALWAYS.replace(threshold=1e9)), pytest.warns(UserWarning, match="never fired"):
+        assert torch.equal(model.generate(**inputs, **PLAIN), expected)
+    assert model.training
+    model.gradient_checkpointing_enable()
+    for fast in ("off", "graph"):
+        with (
+            seewhen.attach(model, ALWAYS, fast=fast),
+            pytest.raises(UnsupportedMode, match="gradient checkpointing in training mode"),
+        ):
+            model.generate(**inputs, **PLAIN)
+    with seewhen.attach(model.eval(), ALWAYS) as handle:
+        model.generate(**inputs, **PLAIN)
+    assert handle.trace.fired_tokens() == (5,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -101,3 +102,15 @@ def test_layers_that_keep_keywords_from_attention_are_found_out() -> None:
         finally:
             for handle in handles:
                 handle.remove()
+
+
+def test_attention_with_masks_of_blocks_is_refused_in_a_line() -> None:
+    """flex_attention says which blocks a row sees, not which columns; what leaves attention alone may attach."""
+    model = copy.deepcopy(tiny.model("llava"))
+    model.set_attn_implementation("flex_attention")
+    before = state_of(model)
+    with pytest.raises(UnsupportedModel, match="'flex_attention' cannot be hosted"), seewhen.attach(model, ALWAYS):
+        pass
+    with seewhen.attach(model, "vcd"):
+        pass
+    assert state_of(model) == before

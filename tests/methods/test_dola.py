@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from transformers import AutoModelForImageTextToText
 
 import seewhen
 import tiny
@@ -12,6 +15,7 @@ from promises import (
     close,
     some_tokens,
 )
+from seewhen.backbones.wide import lay_wide
 from seewhen.errors import InvalidMethod
 from seewhen.methods.dola import candidate_layers, jensen_shannon, mixture_divergence
 
@@ -59,6 +63,23 @@ def test_tied_embeddings_are_noticed() -> None:
         assert method.candidates(seewhen.Backbone.of(untied)) == (2,)
     finally:
         head.weight = own
+
+
+@pytest.mark.parametrize("moved", ["laid by columns", "offloaded"])
+def test_embeddings_that_were_tied_are_noticed_where_they_went(moved: str, tmp_path: Path) -> None:
+    """The commands lay a small model's head by columns, and accelerate loads it by itself: two tensors then."""
+    torch.manual_seed(0)
+    text = {"model_type": "llama", "tie_word_embeddings": True}
+    tiny.model("llava", **text).save_pretrained(tmp_path)
+    model = AutoModelForImageTextToText.from_pretrained(tmp_path)
+    if moved == "offloaded":
+        accelerate = pytest.importorskip("accelerate", reason="offloading is accelerate's")
+        accelerate.cpu_offload(model, execution_device=torch.device("cpu"))
+    else:
+        lay_wide(model)
+    backbone = seewhen.Backbone.of(model)
+    assert backbone.head.weight is not model.get_input_embeddings().weight
+    assert seewhen.method("dola").candidates(backbone) == (2,)
 
 
 def test_one_candidate_is_a_plain_difference() -> None:

@@ -253,7 +253,8 @@ def _watch_generate(model: Any, session: Session, handle: Handle, fast: FastLoop
         if judged:
             _check_judged(session.method, model, kwargs)
         # transformers drops a streamer that comes with a loop of our own, so the loop gets it directly.
-        if fast is not None and loop is None and not beams and may_replace_loop(kwargs):
+        cache = option(model, kwargs, "cache_implementation", None)
+        if fast is not None and loop is None and not beams and may_replace_loop(kwargs, cache):
             kwargs["custom_generate"] = dataclasses.replace(fast, streamer=kwargs.pop("streamer", None))
         elif judged:
             kwargs["custom_generate"] = JudgedLoop(session, kwargs.pop("streamer", None))
@@ -324,6 +325,17 @@ def _by_name(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[
     return dict(zip([*signature.parameters][1:], args, strict=False)) | kwargs
 
 
+# Arguments that ask for another loop than one token after the other; our own loops would not know them.
+_OTHER_WAYS = {
+    "assistant_model": "assisted decoding",
+    "assistant_early_exit": "assisted decoding",
+    "use_mtp": "multi-token prediction",
+    "prompt_lookup_num_tokens": "prompt lookup decoding",
+    "prefill_chunk_size": "chunked prefill",
+    "dola_layers": "transformers' own DoLa",
+}
+
+
 def _check_mode(method: Method, model: Any, kwargs: dict[str, Any]) -> None:
     def given(name: str) -> Any:
         return option(model, kwargs, name, None)
@@ -332,10 +344,13 @@ def _check_mode(method: Method, model: Any, kwargs: dict[str, Any]) -> None:
         if condition:
             raise UnsupportedMode(f"{method.name} cannot run with {what}.", hint)
 
-    refuse(given("assistant_model"), "assisted decoding", "Leave assistant_model unset.")
-    refuse(given("prompt_lookup_num_tokens"), "prompt lookup decoding", "Leave prompt_lookup_num_tokens unset.")
-    refuse(given("prefill_chunk_size"), "chunked prefill", "Leave prefill_chunk_size unset.")
+    for name, what in _OTHER_WAYS.items():
+        refuse(given(name), what, f"Leave {name} unset.")
+    refuse(given("penalty_alpha") and not given("do_sample"), "contrastive search", "Leave penalty_alpha unset.")
     refuse(given("use_cache") is False, "use_cache=False", "Leave the cache on.")
+    # Without a word the layers leave the cache out then, and every token is read without those before it.
+    checkpointing = model.training and getattr(model, "is_gradient_checkpointing", False)
+    refuse(checkpointing, "gradient checkpointing in training mode", "Call model.eval() first.")
     refuse(given("cache_implementation") == "paged", "a paged cache", "Use a dynamic or static cache.")
     beams = (given("num_beams") or 1) > 1
     refuse(beams and not method.beams, "beam search", "Use num_beams=1.")

@@ -71,7 +71,7 @@ def machine_facts() -> dict[str, Any]:
         facts["devices"].append(f"cuda:{index} {properties.name} ({properties.total_memory / 2**30:.0f} GiB)")
     if torch.backends.mps.is_available():
         facts["devices"].append("mps")
-    facts["attention_kernels"] = ["eager", "sdpa", "flex_attention"]
+    facts["attention_kernels"] = ["eager", "sdpa"]
     if importlib.util.find_spec("flash_attn") is not None:
         facts["attention_kernels"].append("flash_attention_2")
     return facts

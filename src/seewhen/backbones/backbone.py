@@ -12,6 +12,7 @@ import inspect
 import os
 import re
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -83,6 +84,20 @@ class Backbone:
         return len(self.layers)
 
     @property
+    def tied(self) -> bool:
+        """Whether the head multiplies by the table of the input tokens.
+
+        Where it does, the two are one tensor, until each is offloaded, or laid in memory, by itself: then what
+        transformers tied at loading says it.
+        """
+        words = self.decoder.get_input_embeddings()
+        if getattr(words, "weight", None) is getattr(self.head, "weight", words):
+            return True
+        loaded = getattr(self.driver, "all_tied_weights_keys", {})
+        name = next((name for name, module in self.driver.named_modules() if module is self.head), None)
+        return f"{name}.weight" in loaded
+
+    @property
     def plain_head(self) -> bool:
         """Whether the head's output are the logits: our kernels that read the head themselves know no more."""
         return self.softcap is None and self.scale == 1.0
@@ -126,8 +141,8 @@ class Backbone:
 
 def through(module: nn.Module, states: Tensor) -> Tensor:
     """The module's output for tensors that may lie elsewhere. Offloaded weights are brought by its own hooks."""
-    device = next(module.parameters()).device
-    return module(states if device.type == "meta" else states.to(device))
+    held = next(chain(module.parameters(), module.buffers()), states)  # packed weights may be neither
+    return module(states if held.device.type == "meta" else states.to(held.device))
 
 
 def _unwrapped(model: Any) -> Any:

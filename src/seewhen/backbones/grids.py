@@ -279,15 +279,16 @@ def _squares(prompt: _Prompt) -> _Rows:
     """LLaVA, PaliGemma, Gemma 3: square images of a fixed size; InstructBLIP: queries without a place."""
     size = getattr(prompt.config, "mm_tokens_per_image", None) or prompt.side**2
     queries = getattr(prompt.config, "num_query_tokens", None)
+    moving = "pixel_values_videos" in prompt.inputs  # OneVision's frames, one after the other, and a newline
     rows: _Rows = []
     for row in range(len(prompt.ids)):
         blocks: list[int] = []
         for _, length in prompt.runs(row):
-            unit = queries or size  # images may follow one another without a word between them
+            unit = queries or (0 if moving else size)  # images may follow one another without a word between them
             blocks += [unit] * (length // unit) if unit and length % unit == 0 else [length]
         rows.append([])
         for image, tokens in enumerate(blocks):
-            side = 0 if queries else math.isqrt(tokens)
+            side = 0 if queries or moving else math.isqrt(tokens)
             square = side * side == tokens
             rows[-1].append(_grid(side, side, image=image) if square else _queries(tokens, image))
     return rows

@@ -337,7 +337,7 @@ def _cannot_load(name: str, error: Exception, files: str) -> SeewhenError:
         # transformers lists a dozen, most of which need packages that are not installed.
         return InvalidInput(
             f"{name} cannot be loaded: there is no such attention kernel.",
-            "Use sdpa, eager or flex_attention, or flash_attention_2 where flash-attn is installed.",
+            "Use sdpa or eager, or flash_attention_2 where flash-attn is installed.",
         )
     reason = shorten(text[0], 300, placeholder=" ...") if text else type(error).__name__
     message = f"{name} cannot be loaded: {reason}"

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from seewhen.backbones.plain import plain_weight
+
 _WIDE = 2  # times as many outputs as inputs
 # Parameters: the head of a larger model may not be there twice, and its steps are long enough to share.
 _SMALL = 1_000_000_000
@@ -27,10 +29,10 @@ def lay_wide(model: Any) -> None:
     if not is_small(model):
         return
     for module in model.modules():
-        if type(module) is not nn.Linear or module.weight.dtype != torch.float32:  # not quantized ones
+        weight = plain_weight(module)
+        if weight is None or weight.dtype != torch.float32:
             continue
         if module.out_features >= _WIDE * module.in_features:
-            weight = module.weight
             # A head that is also the table of the input tokens becomes one of its own: the table is read by rows.
             by_columns = weight.detach().t().contiguous().t()
             module.weight = nn.Parameter(by_columns, requires_grad=weight.requires_grad)

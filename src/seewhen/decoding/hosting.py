@@ -114,9 +114,8 @@ def hosted_name(kernel: str) -> str:
     name = PREFIX + kernel
     if name not in ALL_ATTENTION_FUNCTIONS:
         masks = "sdpa" if kernel == FAST else kernel
-        if masks not in ALL_MASK_ATTENTION_FUNCTIONS or (
-            masks != "eager" and masks not in ALL_ATTENTION_FUNCTIONS
-        ):
+        known = masks in ALL_MASK_ATTENTION_FUNCTIONS and (masks == "eager" or masks in ALL_ATTENTION_FUNCTIONS)
+        if not known or kernel == "flex_attention":  # whose masks are blocks, not the columns that a row sees
             raise UnsupportedModel(
                 f"The attention implementation {kernel!r} cannot be hosted.",
                 "Load the model with attn_implementation='sdpa' or 'eager'.",

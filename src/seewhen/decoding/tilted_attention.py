@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from seewhen.backbones.backbone import Backbone
+from seewhen.backbones.plain import plain_weight
 from seewhen.decoding.attention_call import AttentionCall
 from seewhen.decoding.kernels.availability import kernels_run_on
 from seewhen.decoding.prefill import Prefill, pad_rows
@@ -182,9 +183,10 @@ class Tilt(Intervention):
     def undecided(self, sequence: CachedSequence) -> tuple[int, ...]:
         """All layers of a plain gated tilt that our kernels serve."""
         plain = type(self) is Tilt and self.gate is not None and self.kl_budget is None
-        head = sequence.backbone.head
-        served = sequence.fast and not sequence.recorder.full and _one_pass(sequence.backbone, head.weight[:1])
-        return self.layers if plain and served else ()
+        weight = plain_weight(sequence.backbone.head)
+        if not plain or not sequence.fast or sequence.recorder.full or weight is None:
+            return ()
+        return self.layers if _one_pass(sequence.backbone, weight[:1]) else ()
 
     def fuses(self, step: Step) -> bool:
         """A plain tilt whose attention nobody records."""

@@ -137,9 +137,7 @@ class DoLa(Method):
 
     def candidates(self, backbone: Backbone) -> tuple[int, ...]:
         """The candidate hidden states on this model."""
-        embedding = backbone.decoder.get_input_embeddings()
-        tied = getattr(embedding, "weight", None) is getattr(backbone.head, "weight", embedding)
-        layers = candidate_layers(self.layers, backbone.num_layers, tied)
+        layers = candidate_layers(self.layers, backbone.num_layers, backbone.tied)
         if max(layers) >= backbone.num_layers:
             raise InvalidMethod(
                 f"dola: layers={list(layers)} on a model with {backbone.num_layers} layers.",

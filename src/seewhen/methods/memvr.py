@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from seewhen.backbones.blocks import mlp_of
+from seewhen.backbones.plain import plain_weight
 from seewhen.decoding.kernels.availability import kernels_run_on
 from seewhen.decoding.method import Method, Parts, Preset
 from seewhen.decoding.prefill import Prefill
@@ -183,13 +184,13 @@ def _mean_size(states: Tensor, counted: Tensor) -> Tensor:
 
 def _scales(mlp: Any) -> tuple[Tensor, Tensor]:
     """Mean absolute weight of the up and the down projection."""
-    up, down = getattr(mlp, "up_proj", None), getattr(mlp, "down_proj", None)
-    if up is None or down is None or up.weight.is_meta or not up.weight.is_floating_point():
+    up, down = (plain_weight(getattr(mlp, name, None)) for name in ("up_proj", "down_proj"))
+    if up is None or down is None:
         raise UnsupportedModel(
             f"memvr: {type(mlp).__name__} has no up_proj and down_proj with weights at hand to scale by.",
-            "Use activation='none', where the scales cancel.",
+            "Use activation='none', where the scales cancel; or merge the adapter, load whole weights.",
         )
-    return up.weight.detach().float().abs().mean(), down.weight.detach().float().abs().mean()
+    return up.detach().float().abs().mean(), down.detach().float().abs().mean()
 
 
 @dataclass(frozen=True)

@@ -95,8 +95,6 @@ class SideBranch(Intervention):
         recorder.declare("distance", (rows,))
         if recorder.full:
             recorder.declare("head_ratio", (rows, sequence.backbone.text_config.num_attention_heads))
-        if recorder.level == "replay":
-            recorder.declare("side_logits", (rows, sequence.backbone.head.weight.shape[0]))
         skipped = prefill.padding
         if self.mix != "instructblip":
             # The first column (start of text, or the tag that opens the image) is neither text nor image.
@@ -235,6 +233,8 @@ class ONLY(Method):
         if not self.reference_parity:
             distance = 0.5 * distance
         sequence.recorder.write("distance", distance)
+        if sequence.recorder.level == "replay":  # here, as a packed head does not say how wide it is
+            sequence.recorder.declare("side_logits", tuple(side.shape))
         sequence.recorder.write("side_logits", side)
         helped = logit_sum(main, side, self.collaboration, self.plausibility)
         contrasted = logit_contrast(main, side, self.contrast, self.plausibility)

@@ -16,6 +16,7 @@ from torch import Tensor
 from seewhen.decoding.attention_call import AttentionCall
 from seewhen.decoding.hosting import KEYWORD
 from seewhen.decoding.prefill import Prefill
+from seewhen.errors import UnsupportedModel
 
 if TYPE_CHECKING:
     from seewhen.backbones.backbone import Backbone
@@ -76,7 +77,14 @@ class SaliencyProbe:
         with torch.inference_mode(False), torch.enable_grad():
             index = candidates.clone().to(self.log_probs.device)[:, None]
             loss = -self.log_probs.gather(1, index).sum()
-            gradients = torch.autograd.grad(loss, self.maps, retain_graph=True)
+            gradients: Any = (None,)
+            if loss.requires_grad:
+                gradients = torch.autograd.grad(loss, self.maps, retain_graph=True, allow_unused=True)
+        if any(gradient is None for gradient in gradients):
+            raise UnsupportedModel(
+                "saliency: no gradient comes through this model's layers, as through some quantised ones.",
+                "Load whole weights, or choose another method.",
+            )
         device = self.log_probs.device
         products = [
             (p.detach() * g).abs().mean(dim=1).to(device) for p, g in zip(self.maps, gradients, strict=True)

@@ -320,10 +320,22 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
 def bytes_per_step(backbone: Backbone, rows: int, columns: int) -> int:
     """What one regular step must read: every weight of decoder and head once, and the cache of all rows."""
     embedding = backbone.decoder.get_input_embeddings().weight
-    weights = {p.data_ptr(): p.numel() * p.element_size() for p in backbone.decoder.parameters()}
+    weights = _sizes(backbone.decoder)
     weights.pop(embedding.data_ptr(), None)  # one row of it is read
-    weights[backbone.head.weight.data_ptr()] = backbone.head.weight.numel() * backbone.head.weight.element_size()
+    weights |= _sizes(backbone.head)
     return sum(weights.values()) + rows * columns * bytes_per_column(backbone)
+
+
+def _sizes(module: torch.nn.Module) -> dict[int, int]:
+    """Bytes of what a module keeps, by its place in memory."""
+    parts = [part for weight in module.parameters() for part in _parts(weight)]
+    return {part.data_ptr(): part.numel() * part.element_size() for part in parts}
+
+
+def _parts(weight: Any) -> list[Tensor]:
+    """The weight itself; of a packed one, which has no memory of its own, what it is made of."""
+    names = getattr(weight, "__tensor_flatten__", None)
+    return [weight] if names is None else [part for name in names()[0] for part in _parts(getattr(weight, name))]
 
 
 def read_bandwidth(device: torch.device) -> float:

@@ -12,6 +12,8 @@ from transformers import StaticCache
 from transformers.models.qwen3_5 import Qwen3_5TextConfig
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5GatedDeltaNet
 
+import packed
+import seewhen
 import tiny
 
 # Key heads, value heads, widths of both, taps of the convolution.
@@ -167,6 +169,17 @@ def methods() -> None:
     same_in_both_loops("llava", "sid")
     same_in_both_loops("llava", "memvr", threshold=0.9985, ratio=0.5, after=0, before=4)
     same_in_both_loops("llava", "memvr", threshold=0.0, ratio=0.5, after=0, before=4, activation="silu")
+
+
+def packed_weights() -> None:
+    """Our kernels read no packed weight, neither the head's nor a layer's, and serve what else there is."""
+    model, whole = packed.pair("llava", head_dim=16)
+    inputs, tokens = tiny.inputs("llava", text_lengths=(4,)), []
+    for name, changes in (("cai", {"start_layer": 1}), ("memvr", {"threshold": 0.3, "after": 0, "before": 3})):
+        for each, fast in ((model, "off"), (model, "graph"), (whole, "graph")):
+            with seewhen.attach(each, seewhen.method(name, **changes), fast=fast):
+                tokens.append(each.generate(**inputs, max_new_tokens=4, do_sample=False))
+        assert torch.equal(tokens[-3], tokens[-2]) and torch.equal(tokens[-2], tokens[-1]), name
 
 
 if __name__ == "__main__":

@@ -170,7 +170,15 @@ PARTS = [
 ]
 
 
-LAYERS = ["recurrences", "recurrent_prompts", "recurrent_models", "relevances", "second_looks", "methods"]
+LAYERS = [
+    "recurrences",
+    "recurrent_prompts",
+    "recurrent_models",
+    "relevances",
+    "second_looks",
+    "methods",
+    "packed_weights",
+]
 
 
 @pytest.mark.slow

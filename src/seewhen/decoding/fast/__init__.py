@@ -55,8 +55,11 @@ def resolve(fast: Fast, backbone: Backbone, method: Method) -> FastDecoding | No
     return FastDecoding(kernels=kernels)
 
 
-def may_replace_loop(arguments: Mapping[str, Any]) -> bool:
-    """Whether the arguments of `generate` leave the decoding loop and the cache to us."""
+def may_replace_loop(arguments: Mapping[str, Any], cache: str | None) -> bool:
+    """Whether the arguments of `generate` leave the decoding loop and the cache to us. `cache` is the kind that
+    the model's configuration may ask for, too: one that saves memory is kept, any other becomes ours."""
+    if cache in ("quantized", "offloaded", "offloaded_static"):
+        return False
     taken = ("custom_generate", "past_key_values", "cache_implementation", "synced_gpus", "compile_config")
     return all(arguments.get(name) is None for name in taken)
 

@@ -60,7 +60,7 @@ class Lanes:
         self.lanes: dict[tuple[str, int, int], Lane] = {}  # by method, columns, image tokens; oldest use first
         self._sessions: dict[str, _Method] = {}
         self._tower = Tower()
-        self._beside = Beside(backbone.head.weight.device)
+        self._beside = Beside(next(backbone.decoder.parameters()).device)
         self._placed = ExitStack()
         self._session: Session | None = None
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear as stock_linear
 
 from seewhen.backbones.backbone import Backbone
+from seewhen.backbones.plain import plain_weight
 from seewhen.decoding.fast.recurrent import recurrent_layers
 from seewhen.decoding.fork import open_fork
 from seewhen.decoding.kernels.availability import kernels_run_on
@@ -211,12 +212,13 @@ def _norm_forward(module: nn.Module, weight: Tensor, eps: float, offset: bool) -
 
 def _streams(module: Any) -> bool:
     """Whether this is a plain linear layer on a GPU: no adapter, no quantisation, no forward of its own."""
+    weight = plain_weight(module)
     return (
-        type(module) is nn.Linear
+        weight is not None
         and "forward" not in module.__dict__
-        and kernels_run_on(module.weight.device)
-        and module.weight.is_contiguous()
-        and module.weight.dtype in (torch.bfloat16, torch.float16, torch.float32)
+        and kernels_run_on(weight.device)
+        and weight.is_contiguous()
+        and weight.dtype in (torch.bfloat16, torch.float16, torch.float32)
     )
 
 

@@ -75,7 +75,8 @@ class Reader:
             return input_ids
 
         call = Call(dict(inputs), self.session.placement)
-        with self.session.calls.running(call), turn(self.session.backbone.head.weight.device):
+        device = next(self.session.backbone.decoder.parameters()).device
+        with self.session.calls.running(call), turn(device):
             # max_new_tokens: some configurations bound the whole length below that of a prompt with its image.
             model.generate(**inputs, custom_generate=loop, max_new_tokens=1, do_sample=False, num_beams=1)
             sequence, kwargs, model = call.sequence, found["kwargs"], found["model"]

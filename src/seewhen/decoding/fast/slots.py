@@ -273,7 +273,7 @@ def _all_visible(slots: int, storage: Storage, device: torch.device) -> Tensor:
 def _mask_like(session: Session, device: torch.device) -> Tensor:
     """A mask of the kind that the model's attention takes: boolean, or added to the scores."""
     kernel = session.backbone.decoder.config._attn_implementation.removeprefix(PREFIX)
-    dtype = session.backbone.head.weight.dtype if kernel == "eager" else torch.bool
+    dtype = session.backbone.decoder.dtype if kernel == "eager" else torch.bool
     return torch.zeros((1, 1, 1, 1), dtype=dtype, device=device)
 
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor, nn
+from torch import Tensor
 
+from seewhen.backbones.plain import plain_weight
 from seewhen.decoding.kernels.availability import kernels_run_on
 from seewhen.decoding.kernels.linear_kernel import dot_tile
 from seewhen.decoding.kernels.shared_memory import stages_that_fit
@@ -184,11 +185,11 @@ def decided(
 
 def takes(states: Tensor, head: Any) -> bool:
     """Whether the kernel computes the entropy of these states under this head."""
-    if not isinstance(head, nn.Linear) or not kernels_run_on(states.device):
+    weight = plain_weight(head)
+    if weight is None or not kernels_run_on(states.device):
         return False
-    weight: Any = head.weight
     return (
-        getattr(head, "bias", None) is None
+        head.bias is None
         and weight.device == states.device
         and weight.dtype == states.dtype
         and weight.is_contiguous()
