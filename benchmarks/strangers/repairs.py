@@ -107,7 +107,13 @@ REPAIRS = (
         "{}",
         f"{STRANGERS} -k reply_before",
     ),
-    Repair("millions of values", "server/schema.py", "    if has_too_many(", "    if 0 * has_too_many(", f"{BOUNDS} -k million"),
+    Repair(
+        "millions of values",
+        "server/schema.py",
+        "    if has_too_many(",
+        "    if 0 * has_too_many(",
+        f"{BOUNDS} -k million",
+    ),
     Repair(
         "many entries in one place", "server/schema.py", "    _check_entries(value)\n", "", f"{BOUNDS} -k million"
     ),
