@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from seewhen.atomic import naming_files, write
+from seewhen.atomic import write
 from seewhen.runs import wording
 from seewhen.runs.grid import markdown_text, one_line, to_latex, to_markdown
 from seewhen.runs.report import Group
@@ -25,7 +25,7 @@ def write_report(groups: Sequence[Group], out: Path) -> list[Path]:
         "index.html": report_page(groups, dict(package_versions())),
     }
     for name, text in files.items():
-        write(out / name, naming_files(text), durable=True)
+        write(out / name, text, durable=True)
     return [out / name for name in files]
 
 
