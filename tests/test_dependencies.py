@@ -10,6 +10,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
 _INSTALLERS = {"seewhen", "pip", "setuptools", "wheel"}
@@ -52,3 +53,26 @@ def test_the_lock_file_satisfies_what_is_declared() -> None:
     for each in declared():
         version = known.get(canonicalize_name(each.name))
         assert version is None or each.specifier.contains(version, prereleases=True), f"{each} but {version}"
+
+
+def test_what_transformers_refuses_is_not_allowed() -> None:
+    """It takes an older package for none, whatever is installed."""
+    from transformers.integrations.peft import MIN_PEFT_VERSION
+    from transformers.utils.import_utils import ACCELERATE_MIN_VERSION, BITSANDBYTES_MIN_VERSION
+
+    oldest = {
+        "accelerate": ACCELERATE_MIN_VERSION,
+        "bitsandbytes": BITSANDBYTES_MIN_VERSION,
+        "peft": MIN_PEFT_VERSION,
+    }
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    ours = [Requirement(text) for extra in ("quant", "adapters") for text in extras[extra]]
+    assert {each.name for each in ours} == set(oldest)
+    for each in ours:
+        (bound,) = each.specifier
+        assert bound.operator == ">=" and Version(bound.version) >= Version(oldest[each.name]), each.name
+
+
+def test_what_the_notice_names_is_there() -> None:
+    named = re.findall(r"\bsrc/[\w./-]*\w", (ROOT / "NOTICE").read_text(encoding="utf-8"))
+    assert len(named) > 4 and [path for path in named if not (ROOT / path).exists()] == []

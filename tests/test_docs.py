@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import re
+import subprocess
+import sys
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -58,6 +60,17 @@ def test_python_of_the_readme_gives_a_page_with_maps(tmp_path, monkeypatch):
     (answer,) = payload_of(tmp_path / "page.html")["answers"]
     assert answer["words"] and all(each["bytes"] for each in answer["maps"]["relevance"])
     assert answer["maps"]["before"] and answer["maps"]["entropy"]
+
+
+@pytest.mark.slow
+def test_a_script_of_the_reader_is_typed(tmp_path):
+    """As `mypy --strict` sees the page of scripts; the settings are those of the package, which is read along."""
+    script = tmp_path / "script.py"
+    script.write_text("\n".join(blocks(ROOT / "docs/script.md", "python")), encoding="utf-8")
+    settings = ("--config-file", ROOT / "pyproject.toml", "--cache-dir", tmp_path / "cache")
+    command = [sys.executable, "-m", "mypy", *settings, script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_tests_that_pages_name_are_there():

@@ -39,6 +39,11 @@ def write(target: Path, content: str | bytes, *, durable: bool = False) -> None:
         Path(partial).write_bytes(content.encode() if isinstance(content, str) else content)
 
 
+def naming_files(text: str) -> bytes:
+    """UTF-8 of a text with names of files in it, which need not be UTF-8 themselves: what is not becomes a ?."""
+    return text.encode(errors="replace")
+
+
 def sync(path: Path) -> None:
     """Force a file's content, or a directory's names, to disk."""
     directory = path.is_dir()

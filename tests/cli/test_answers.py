@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,6 +164,21 @@ def test_the_saved_trace_holds_the_similarity_of_each_word(
         words = model.get_input_embeddings()(trace.tokens[:, 0])
     expected = torch.nn.functional.cosine_similarity(words[:, None], features[None], dim=-1)
     torch.testing.assert_close(trace.similarity[:, 0], expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="has no such names")
+def test_the_name_of_a_picture_need_not_be_utf8(run: Run, checkpoint: Path, scene: Path, tmp_path: Path) -> None:
+    """As from an old archive. JSON on stdout can say the name, a page and a trace have a question mark in it."""
+    picture = tmp_path / os.fsdecode(b"b\xfcld.png")
+    shutil.copy(scene, picture)
+    page, kept = tmp_path / "page.html", tmp_path / "t"
+    flags = ("--model", checkpoint, "-n", 4)
+    assert run("describe", picture, *flags, "--json").json["image"] == str(picture)
+    assert run("describe", picture, *flags, "--html", page, "--trace", kept).code == 0
+    assert "b?ld.png" in page.read_text(encoding="utf-8")
+    assert seewhen.Trace.load(kept).meta["image"].endswith("b?ld.png")
+    assert run("view", kept, "--no-open").code == 0
+    assert run("check", picture, "A cat.", "--model", checkpoint, "--html", page).code == 0
 
 
 @pytest.fixture

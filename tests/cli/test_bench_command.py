@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -54,6 +55,15 @@ def test_bad_arguments_are_explained(arguments, complaint):
 
     result = run(*arguments)
     assert isinstance(result.exception, SeewhenError) and complaint in str(result.exception)
+
+
+def test_without_matplotlib_nothing_is_measured_for_a_figure(tmp_path, monkeypatch):
+    from seewhen.errors import MissingDependency
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = run("packaged", "--tokens", "2", "--repeats", "1", "--out", str(tmp_path / "speed"))
+    assert isinstance(result.exception, MissingDependency) and "seewhen[figures]" in str(result.exception)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_floor_counts_weights_once_and_the_cache_of_all_rows():

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import resource
+import subprocess
 import sys
 from pathlib import Path
 
@@ -112,3 +113,36 @@ def test_a_letter_that_the_terminal_has_not_is_no_crash(
     sys.stdout.flush()
     printed = written.getvalue().decode("utf-8" if encoding == "ascii" else encoding)  # click takes no ascii
     assert not end.value.code and json.loads(printed)["text"] == text
+
+
+def test_json_is_utf8_or_escaped_whatever_stdout_is(
+    monkeypatch: pytest.MonkeyPatch, checkpoint: Path, scene: Path
+) -> None:
+    """A pipe on Windows has the country's encoding, and whoever reads JSON takes it for UTF-8."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "cp1252"))
+    text = "A dog \U0001f600 beside a caf\u00e9."
+    monkeypatch.setattr(sys, "argv", ["seewhen", "check", str(scene), text, "--model", str(checkpoint), "--json"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    sys.stdout.flush()
+    assert json.loads(written.getvalue())["text"] == text
+
+
+@pytest.mark.parametrize(
+    ("command", "closed", "code"),
+    [
+        ("--version", ">&-", 0),
+        ("methods", ">&-", 0),
+        ("methods", "2>&-", 0),
+        ("describe nowhere.png", "2>&-", 2),
+        ("describe nowhere.png", "<&- >&- 2>&-", 2),
+    ],
+)
+def test_nobody_has_to_read_what_is_said(command: str, closed: str, code: int, tmp_path: Path) -> None:
+    """Started with its streams closed, as some schedulers do, a command ends as ever."""
+    line = f'"$0" -m seewhen {command} {closed}'
+    done = subprocess.run(
+        ["sh", "-c", line, sys.executable], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr if "2>" not in closed else "") == (code, "")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -282,3 +284,16 @@ def test_nothing_of_a_request_is_logged(server: Running, caplog: pytest.LogCaptu
     ]
     assert len(secrets) == 3 and not any(secret in entry for entry in ours for secret in secrets)
     assert any(last in entry for entry in ours)
+
+
+def test_a_tighter_limit_of_memory_stays() -> None:
+    """The process for pictures comes up where the system lets it have less than it would take."""
+    code = """
+import resource
+from seewhen.server import picture_process
+less = picture_process._MEMORY - 2**20
+resource.setrlimit(resource.RLIMIT_AS, (less, less))
+picture_process._limit_memory()
+assert resource.getrlimit(resource.RLIMIT_AS) == (less, less)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

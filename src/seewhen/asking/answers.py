@@ -81,7 +81,7 @@ class Answers:
 def generate(
     model: Any,
     processor: Any,
-    image: Picture | Sequence[Picture | None] | Sequence[Sequence[Picture]] | None,
+    image: Picture | Sequence[Picture | Sequence[Picture] | None] | None,
     text: str | Sequence[str],
     method: str | Method = "cai",
     *,

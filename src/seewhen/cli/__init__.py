@@ -89,6 +89,9 @@ def main() -> None:
     # Threads that wait sleep. Spinning, torch's default, they take the time of whatever else runs on the machine,
     # themselves included: they took half of the processor time of a description. Read when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started this: nobody wants to read it
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - to the end
     if isinstance(sys.stdout, io.TextIOWrapper):  # answers and marks may hold letters that its encoding has not
         sys.stdout.reconfigure(errors="backslashreplace")
     try:

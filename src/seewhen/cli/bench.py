@@ -59,6 +59,10 @@ def bench(
     check_name(model, loading.revision)
     for ending in (".json", ".md", ".png"):
         check_writable(out and out.with_name(out.name + ending))
+    if out is not None:
+        from seewhen.showing.figures.style import need_matplotlib
+
+        need_matplotlib()
 
     from rich.console import Console
 

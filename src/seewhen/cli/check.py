@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,6 +90,7 @@ def _one(
 ) -> bool:
     from seewhen.asking.default_model import warn_about_photograph
     from seewhen.cli.answer import checked_picture
+    from seewhen.cli.output import print_json
     from seewhen.verdicts.lexicon import lexicon_named
     from seewhen.verdicts.reader import check_text
 
@@ -104,7 +104,7 @@ def _one(
     if as_json:
         server = {} if known.server is None else {"server": known.server}
         facts = {"image": str(path), **checked.to_json(), "by": {**_by(judging, known), **server}}
-        typer.echo(json.dumps(facts, ensure_ascii=False, allow_nan=False, indent=2))
+        print_json(facts)
     else:
         _print(checked)
     if html is not None:
@@ -114,6 +114,7 @@ def _one(
 
 def _file(answers: Path, folder: Path, out: Path | None, judging: JudgingFlags, flags: AnyModelFlags) -> bool:
     from seewhen.backbones.loading import check_name
+    from seewhen.cli.output import print_json
     from seewhen.runs.checked_answers import check_all, check_into, read_answered
 
     if out is not None and out.exists() and out.samefile(answers):
@@ -138,7 +139,7 @@ def _file(answers: Path, folder: Path, out: Path | None, judging: JudgingFlags, 
     else:
         lines = []
         for line in check_all(listed, folder, judge, _by(judging, flags)):
-            typer.echo(json.dumps(line, ensure_ascii=False, allow_nan=False))
+            print_json(line, indent=None)
             lines.append(line)
     failed = [line["error"] for line in lines if "error" in line]
     denied = sum(bool(line.get("denied")) for line in lines)

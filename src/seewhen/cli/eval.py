@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -82,7 +81,9 @@ def eval_command(
         if not as_json:
             _show(ask, found)
     if as_json:
-        typer.echo(json.dumps(everything, ensure_ascii=False, indent=1))
+        from seewhen.cli.output import print_json
+
+        print_json(everything, indent=1)
     else:
         typer.echo(f"Compare: seewhen report {run or out} --out report")
 

@@ -133,9 +133,10 @@ def about(
     return {"model": name, "image": image, "prompt": prompt, **where, **decoding.about()}
 
 
-def print_json(value: dict[str, Any]) -> None:
-    """One JSON document on stdout."""
-    typer.echo(json.dumps(value, ensure_ascii=False, allow_nan=False, indent=2))
+def print_json(value: Any, indent: int | None = 2) -> None:
+    """One JSON document on stdout. JSON is UTF-8: where stdout is not (a pipe on Windows), letters are escaped."""
+    utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    typer.echo(json.dumps(value, ensure_ascii=not utf8, allow_nan=False, indent=indent))
 
 
 def write_page(path: Path, payload: dict[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,7 +144,9 @@ def try_command(
         **({} if loading.server else _of_loading(loading)),
     )
     if as_json:
-        typer.echo(json.dumps(found.to_json(), ensure_ascii=False, allow_nan=False, indent=1))
+        from seewhen.cli.output import print_json
+
+        print_json(found.to_json(), indent=1)
         return
     _print(found)
     typer.echo(found.page)

@@ -15,7 +15,7 @@ from annotated_types import Interval, Len
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
-from seewhen.atomic import write
+from seewhen.atomic import naming_files, write
 from seewhen.backbones.grids import ImageGrid
 from seewhen.errors import InvalidInput
 from seewhen.reading import MIB, check_form, read_json, stored_tensors
@@ -83,7 +83,7 @@ def save(fields: Mapping[str, Any], path: str | Path) -> Path:
         tensors[f"{_PICTURE}{number}"] = torch.frombuffer(bytearray(picture), dtype=torch.uint8)
     # Not by its save_file, whose error on a full disk is no OSError.
     write(stored, safetensors.save({k: v.contiguous() for k, v in tensors.items()}))
-    write(described, json.dumps(plain, ensure_ascii=False, indent=1))
+    write(described, naming_files(json.dumps(plain, ensure_ascii=False, indent=1)))
     return described
 
 

@@ -6,6 +6,7 @@ with what was wrong.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
@@ -45,7 +46,10 @@ def _limit_memory() -> None:
         import resource
     except ImportError:  # Windows
         return
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    memory = _MEMORY if most == resource.RLIM_INFINITY else min(_MEMORY, most)
+    with contextlib.suppress(ValueError):  # macOS takes none
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
 
 if __name__ == "__main__":

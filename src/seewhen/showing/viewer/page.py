@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
-from seewhen.atomic import write
+from seewhen.atomic import naming_files, write
 from seewhen.backbones.pictures import Source, picture_file
 from seewhen.errors import InvalidInput
 
@@ -75,7 +75,7 @@ def write_page(path: Path, payload: dict[str, Any]) -> Path:
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
     try:
-        write(path, text)
+        write(path, naming_files(text))
     except OSError as error:
         raise InvalidInput(
             f"{path} cannot be written: {error.strerror}.", "Give a file in a folder you can write to."
