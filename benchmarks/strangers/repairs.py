@@ -67,8 +67,8 @@ REPAIRS = (
     Repair(
         "offloaded heads",
         "backbones/backbone.py",
-        'states if device.type == "meta" else states.to(device)',
-        "states.to(device)",
+        'states if held.device.type == "meta" else states.to(held.device)',
+        "states.to(held.device)",
         "tests/decoding/test_offloaded.py",
     ),
     Repair(

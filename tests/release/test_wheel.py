@@ -80,7 +80,7 @@ def test_the_sdist_builds_the_same_wheel(built: tuple[Path, Path, Path]) -> None
         assert {"seewhen/py.typed", "seewhen/methods/catalogue.json"} <= set(one.namelist())
     with tarfile.open(sdist) as packed:
         folders = {Path(name).parts[1] for name in packed.getnames() if len(Path(name).parts) > 2}
-    assert folders == {"src", "tests", "docs", "hub"}
+    assert folders == {"src", "docs", "hub"}
 
 
 def test_links_and_pictures_of_the_readme_work_on_pypi(built: tuple[Path, Path, Path]) -> None:
