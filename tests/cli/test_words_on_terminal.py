@@ -8,12 +8,20 @@ import re
 import pytest
 import torch
 from rich.console import Console
+from rich.style import Style
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from seewhen.cli.streaming import WordStreamer
 
 TEXT = "A naïve café cat 🐱, “twice”."
+
+
+@pytest.fixture(autouse=True)
+def fresh_styles() -> None:
+    """rich keeps a style's codes as the first console of the process wrote them, which may have had 16 colours."""
+    for cached in (Style.parse, Style._add):
+        cached.cache_clear()
 
 
 @pytest.fixture(scope="module")
