@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from typing import Any
 
-from served.fault_server import Fault, Handler, says
+from served.fault_server import Fault, Handler, passes_on, says
 
 Reply = dict[str, Any]
 
@@ -24,14 +21,7 @@ def dialect(url: str, change: Callable[[Reply], None]) -> Fault:
         body = {name: value for name, value in handler.body.items() if name not in _OURS}
         if body["messages"][-1]["role"] == "assistant":  # it answers what was asked before that
             body["messages"] = body["messages"][:-1]
-        asked = urllib.request.Request(
-            f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        try:
-            with urllib.request.urlopen(asked, timeout=100) as found:
-                reply = json.load(found)
-        except urllib.error.HTTPError as error:
-            handler.reply(error.read(), error.code)
+        if (reply := passes_on(handler, url, body)) is None:
             return
         for each in (reply, *reply["choices"]):
             each.pop("seewhen", None)

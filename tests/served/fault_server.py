@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -66,6 +68,19 @@ class Handler(BaseHTTPRequestHandler):
 def says(value: Any, status: int = 200, **headers: str) -> Fault:
     body = value if isinstance(value, bytes) else json.dumps(value).encode()
     return lambda handler: handler.reply(body, status, **headers)
+
+
+def passes_on(handler: Handler, url: str, body: dict[str, Any]) -> dict[str, Any] | None:
+    """What the server at `url` answers to `body`; none if it refuses, which the client is then told."""
+    headers = {"Content-Type": "application/json"}
+    asked = urllib.request.Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), headers)
+    try:
+        with urllib.request.urlopen(asked, timeout=100) as found:
+            reply: dict[str, Any] = json.load(found)
+            return reply
+    except urllib.error.HTTPError as error:
+        handler.reply(error.read(), error.code)
+        return None
 
 
 def sees(handler: Handler) -> None:

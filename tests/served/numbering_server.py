@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import urllib.error
-import urllib.request
 from typing import Any
 
-from served.fault_server import Fault, Handler, says
+from served.fault_server import Fault, Handler, passes_on, says
 
 
 def numbering(url: str, tokenizer: Any, *, one_short: bool = False) -> Fault:
@@ -19,14 +16,7 @@ def numbering(url: str, tokenizer: Any, *, one_short: bool = False) -> Fault:
         if "bad_words" in body:
             says({"error": "there is no bad_words"}, 400)(handler)
             return
-        asked = urllib.request.Request(
-            f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        try:
-            with urllib.request.urlopen(asked, timeout=100) as found:
-                reply = json.load(found)
-        except urllib.error.HTTPError as error:
-            handler.reply(error.read(), error.code)
+        if (reply := passes_on(handler, url, body)) is None:
             return
         choice = reply["choices"][0]
         if wanted and choice.get("logprobs"):
