@@ -30,7 +30,7 @@ Key = Hashable
 Metrics = Callable[[Mapping[Any, Array]], Mapping[str, Array]]
 
 NORMAL = NormalDist()
-_DIGITS = 9  # of a difference: sums in another order differ in the last of sixteen
+_NOTHING = 1e-9  # sums in another order differ in the last of sixteen digits
 _BLOCK = 4_000_000  # resampling weights held at once (32 MB)
 
 
@@ -235,9 +235,10 @@ def differences(
     changed = int(np.any(first != second, axis=(1, 2)).sum())
     found = {}
     for k, title in enumerate(titles):
-        value, gap = round(float(values[k]), _DIGITS), np.round(drawn[:, 0, k] - drawn[:, 1, k], _DIGITS)
-        low, high = _bounds(value, gap, left_out[0, :, k] - left_out[1, :, k], level)
-        found[title] = Difference(value, low, high, level, float(p_values[k]), both.shape[1], changed)
+        gap = drawn[:, 0, k] - drawn[:, 1, k]
+        value, gap = (np.where(np.abs(each) < _NOTHING, 0.0, each) for each in (values[k], gap))
+        low, high = _bounds(float(value), gap, left_out[0, :, k] - left_out[1, :, k], level)
+        found[title] = Difference(float(value), low, high, level, float(p_values[k]), both.shape[1], changed)
     return found
 
 
