@@ -55,15 +55,14 @@ class ImagePart(Closed):
 Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
 
 NothingIn = Annotated[list[None], Field(max_length=0)]
-# Who speaks, of several in one role: agents send it unasked, and no chat template we know reads it.
-Name = Annotated[str, Field(max_length=256, description="Accepted, without effect.")]
+Unused = Annotated[str, Field(max_length=256, description="Accepted, without effect.")]
 
 
 class UserMessage(Closed):
     """Text and images of the user."""
 
     role: Literal["user"]
-    name: Name | None = None
+    name: Unused | None = None  # agents send it unasked, and no chat template we know reads it
     content: str | Annotated[list[Part], Field(min_length=1, max_length=_MOST_ENTRIES, fail_fast=True)]
 
 
@@ -71,7 +70,7 @@ class OtherMessage(Closed):
     """Instructions, or an earlier answer: text only."""
 
     role: Literal["system", "developer", "assistant"]
-    name: Name | None = None
+    name: Unused | None = None
     content: str | Annotated[list[TextPart], Field(min_length=1, max_length=_MOST_ENTRIES, fail_fast=True)]
     # Clients send an answer back as they got it, with what their own classes add to it.
     refusal: None = None
@@ -144,7 +143,6 @@ class Unsupported(Closed):
     prompt_cache_options: None = None
 
 
-Unused = Annotated[str, Field(max_length=256, description="Accepted, without effect.")]
 Word = Annotated[str, Field(min_length=1, max_length=64)]
 TokenId = Annotated[str, Field(pattern=r"^\d{1,9}$")]
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]

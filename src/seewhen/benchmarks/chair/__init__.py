@@ -58,18 +58,21 @@ class Chair(Benchmark):
             Sample(image, image, question, tuple(sorted(self._shown(image))), "captions") for image in self.images
         ]
 
+    def _known(self, image: str) -> frozenset[str] | None:
+        return self.truth.get(image, self.truth.get(image_key(image)))
+
     def _shown(self, image: str) -> frozenset[str]:
-        try:
-            return self.truth[image if image in self.truth else image_key(image)]
-        except KeyError:
+        found = self._known(image)
+        if found is None:
             # The usual scorer takes an unknown image for an empty one and calls everything hallucinated.
             raise InvalidInput(
                 f"Nothing is known about image {image}: it is in no annotation file given.",
                 "Give the annotations of its split too (COCO train2014 and val2014, instances and captions).",
-            ) from None
+            )
+        return found
 
     def shown(self, image: str) -> tuple[str, ...]:
-        return tuple(sorted(self.truth.get(image, self.truth.get(image_key(image), ()))))
+        return tuple(sorted(self._known(image) or ()))
 
     def score(self, answers: Mapping[str, str]) -> Score:
         """`answers` are captions by image id, in any of COCO's ways to write it."""
